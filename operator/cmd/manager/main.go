@@ -39,6 +39,8 @@ func run() error {
 		})
 	flag.Int64Var(&settings.Options.NodeLostAfter, "node-lost-after", 30,
 		"seconds that a pod stays on a node that does not answer, where its template does not say")
+	flag.DurationVar(&settings.Policy.ForceDeleteAfter, "node-lost-force-delete-after", 0,
+		"how long past its grace a pod that leaves a node that is not ready stays before it is removed; 0: for ever")
 	flag.DurationVar(&settings.Policy.ExcludedFor, "excluded-for", settings.Policy.ExcludedFor,
 		"how long a job avoids a node that an exit code of its pods has blamed")
 	flag.DurationVar(&settings.Policy.BlockedFor, "start-blocked-for", settings.Policy.BlockedFor,

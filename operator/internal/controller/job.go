@@ -27,6 +27,7 @@ type JobReconciler struct {
 	masters masters
 	ledger  *ledger
 	first   *firstLook
+	nodes   *nodes
 	policy  engine.Policy
 	options elasticjob.Options
 	now     func() time.Time
@@ -201,7 +202,11 @@ func (r *JobReconciler) delete(ctx context.Context, job *v1alpha1.ElasticJob, de
 	pod := &corev1.Pod{}
 	pod.Name, pod.Namespace = delete.Pod.Name, job.Namespace
 	uid := ownUID(delete.Pod)
-	err := r.client.Delete(ctx, pod, client.Preconditions{UID: &uid})
+	options := []client.DeleteOption{client.Preconditions{UID: &uid}}
+	if delete.Force {
+		options = append(options, client.GracePeriodSeconds(0))
+	}
+	err := r.client.Delete(ctx, pod, options...)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("deleting pod %s: %w", pod.Name, err)
 	}

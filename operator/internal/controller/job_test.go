@@ -43,6 +43,7 @@ type cluster struct {
 	refusing   bool // no pod is taken
 	mu         sync.Mutex
 	refused    int
+	hidesNodes bool // the cache does
 	onDelete   func()
 	masters    fakeMasters
 }
@@ -59,6 +60,13 @@ func (c cachedPods) List(ctx context.Context, list client.ObjectList, options ..
 		return nil
 	}
 	return c.Client.List(ctx, list, options...)
+}
+
+func (c cachedPods) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	if _, ok := o.(*corev1.Node); ok && c.cluster.hidesNodes {
+		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+	}
+	return c.Client.Get(ctx, key, o, options...)
 }
 
 func newCluster(t *testing.T, workers int32) *cluster {
@@ -150,8 +158,9 @@ func (c *cluster) updateStatus(ctx context.Context, to client.Client, resource s
 func (c *cluster) newProcess() {
 	c.reconciler = &JobReconciler{
 		client: cachedPods{c.server, c}, server: c.server, events: events.NewFakeRecorder(100), ledger: newLedger(),
-		masters: &c.masters, first: &firstLook{server: c.server}, policy: engine.DefaultPolicy(),
-		options: elasticjob.Options{}, now: time.Now,
+		masters: &c.masters, first: &firstLook{server: c.server},
+		nodes:  &nodes{cache: cachedPods{c.server, c}, server: c.server, gone: map[string]bool{}},
+		policy: engine.DefaultPolicy(), options: elasticjob.Options{}, now: time.Now,
 	}
 }
 
@@ -197,6 +206,16 @@ func (c *cluster) sync() {
 		c.shown = append(c.shown, pod)
 		c.reconciler.ledger.saw(v1alpha1.OwnerUID(&pod), &pod, false)
 	}
+}
+
+func (c *cluster) addNode(name string) *corev1.Node {
+	c.t.Helper()
+	node := &corev1.Node{}
+	node.Name = name
+	if err := c.server.Create(c.t.Context(), node); err != nil && !apierrors.IsAlreadyExists(err) {
+		c.t.Fatal(err)
+	}
+	return node
 }
 
 func (c *cluster) remove(name string) {
@@ -382,6 +401,30 @@ func TestAFinishIsRememberedFirst(t *testing.T) {
 	c.want(masterName)
 	if atDeletion != v1alpha1.PhaseSucceeded {
 		t.Errorf("a pod was deleted in phase %q", atDeletion)
+	}
+}
+
+// A new node may have its pod in the cache before the cache has the node.
+func TestANodeIsNoMoreWhenTheServerSaysSo(t *testing.T) {
+	c := newCluster(t, 1)
+	c.mustReconcile()
+	node := c.addNode("new")
+	pod := c.pods()["job-edljob-worker-0"]
+	pod.Spec.NodeName, pod.Status.Phase = "new", corev1.PodRunning
+	if err := c.server.Update(t.Context(), &pod); err != nil {
+		t.Fatal(err)
+	}
+	c.sync()
+	c.hidesNodes = true
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0")
+	if err := c.server.Delete(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-1")
+	if got := c.pods()["job-edljob-worker-1"].Annotations[elasticjob.AnnotationEnds]; got != "Disruption=1" {
+		t.Errorf("ends: %q", got)
 	}
 }
 

@@ -48,6 +48,7 @@ func (c *cluster) runAll() {
 		}
 		number := name[strings.LastIndex(name, "-")+1:]
 		pod.Spec.NodeName = "node-" + number
+		c.addNode(pod.Spec.NodeName)
 		if err := c.server.Update(c.t.Context(), &pod); err != nil {
 			c.t.Fatal(err)
 		}

@@ -50,6 +50,9 @@ func (r *JobReconciler) observe(ctx context.Context, job *v1alpha1.ElasticJob, n
 			observed[i].Leaving, observed[i].Ready = true, false
 		}
 	}
+	if err := r.nodes.tell(ctx, observed); err != nil {
+		return picture{}, err
+	}
 	return picture{observed, ahead.expires}, nil
 }
 

@@ -41,6 +41,9 @@ func Setup(ctx context.Context, manager ctrl.Manager, settings Settings) error {
 	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, ownerIndex, ownerOf); err != nil {
 		return fmt.Errorf("indexing pods by owner: %w", err)
 	}
+	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, nodeOf); err != nil {
+		return fmt.Errorf("indexing pods by node: %w", err)
+	}
 	if err := setupJobs(ctx, manager, settings); err != nil {
 		return fmt.Errorf("setting up ElasticJob: %w", err)
 	}
@@ -52,10 +55,12 @@ func Setup(ctx context.Context, manager ctrl.Manager, settings Settings) error {
 
 func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) error {
 	heard := &heard{}
+	cached, server := manager.GetClient(), manager.GetAPIReader()
 	reconciler := &JobReconciler{
-		client: manager.GetClient(), server: manager.GetAPIReader(), events: manager.GetEventRecorder("phalanx-operator"),
-		masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(),
-		first: &firstLook{server: manager.GetAPIReader()}, policy: settings.Policy, options: settings.Options, now: time.Now,
+		client: cached, server: server, events: manager.GetEventRecorder("phalanx-operator"),
+		masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(), first: &firstLook{server: server},
+		nodes:  &nodes{cache: cached, server: server, gone: map[string]bool{}},
+		policy: settings.Policy, options: settings.Options, now: time.Now,
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryAfterMax)
 	return builder.ControllerManagedBy(manager).
@@ -63,6 +68,8 @@ func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) err
 		Owns(&corev1.Service{}).
 		Watches(&corev1.Pod{}, &podHandler{reconciler.ledger}).
 		WatchesRawSource(source.Func(heard.start)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(reconciler.nodes.jobsOn),
+			builder.WithPredicates(nodeNews())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: settings.Workers, RateLimiter: limiter}).
 		Complete(reconciler)
 }

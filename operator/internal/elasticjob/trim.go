@@ -2,12 +2,14 @@ package elasticjob
 
 import corev1 "k8s.io/api/core/v1"
 
-// Trim leaves of a pod or a service what the operator reads: of ten thousand pods the rest is most of its memory.
-// A pod that it has trimmed must not be written back.
+// Trim leaves of a pod, a service or a node what the operator reads: of ten thousand pods the rest is most of its memory.
+// What it has trimmed must not be written back.
 func Trim(object any) (any, error) {
 	switch object := object.(type) {
 	case *corev1.Pod:
 		trimPod(object)
+	case *corev1.Node:
+		trimNode(object)
 	case *corev1.Service:
 		object.ManagedFields = nil
 		object.Annotations = nil

@@ -41,12 +41,15 @@ func (d Desired) Replicas(role string) int32 {
 
 // Policy is what is the same for all jobs of an operator.
 type Policy struct {
-	KilledFree   int32         // unexplained signals of a rank that cost nothing; further ones count as Application
-	BlockedFor   time.Duration // how long a job waits for pods that cannot start while none of their role runs
-	ExcludedFor  time.Duration
-	ExcludedMax  int
-	HardwareEnds int32         // a rank's ends by Hardware, all on different nodes, that a job survives
-	DrainFor     time.Duration // how long the job's master may take to do without a pod that is to go
+	KilledFree  int32         // unexplained signals of a rank that cost nothing; further ones count as Application
+	BlockedFor  time.Duration // how long a job waits for pods that cannot start while none of their role runs
+	ExcludedFor time.Duration
+	ExcludedMax int
+	// ForceDeleteAfter is how long past its grace a pod may leave a node that is not ready, before it is removed all the
+	// same; 0: for ever. The node may run it on, and what it writes then meets what its successor writes.
+	ForceDeleteAfter time.Duration
+	HardwareEnds     int32         // a rank's ends by Hardware, all on different nodes, that a job survives
+	DrainFor         time.Duration // how long the job's master may take to do without a pod that is to go
 }
 
 // DefaultPolicy is that of the operator where nothing else is said.
@@ -85,6 +88,7 @@ type Create struct {
 type Delete struct {
 	Pod    Pod
 	Reason string
+	Force  bool // without: its node will not say that it has ended
 }
 
 // Finish says that the job has ended.
@@ -102,11 +106,12 @@ func (Wake) action()   {}
 // Decide says what to do for a job, in order. The same arguments give the same actions.
 func Decide(observed Observed, desired Desired, policy Policy, now time.Time) []Action {
 	memory := Fold(observed.Memory, observed.Pods, desired, policy, now)
+	forced, forceAt := force(observed.Pods, policy, now)
 	if memory.Outcome != nil {
-		return deleteLive(observed.Pods, "the job has ended")
+		return wake(append(forced, deleteLive(observed.Pods, "the job has ended")...), forceAt)
 	}
 	if desired.Suspended {
-		return deleteLive(observed.Pods, "the job is suspended")
+		return wake(append(forced, deleteLive(observed.Pods, "the job is suspended")...), forceAt)
 	}
 	views := make([]view, 0, len(desired.Roles))
 	for _, role := range desired.Roles {
@@ -115,7 +120,7 @@ func Decide(observed Observed, desired Desired, policy Policy, now time.Time) []
 	if outcome := ended(views, policy, now); outcome != nil {
 		return append([]Action{Finish{*outcome}}, deleteLive(observed.Pods, "the job has ended")...)
 	}
-	var actions []Action
+	actions := forced
 	for i := range views {
 		for _, drain := range views[i].drains {
 			actions = append(actions, drain)
@@ -125,17 +130,53 @@ func Decide(observed Observed, desired Desired, policy Policy, now time.Time) []
 	for i := range views {
 		actions = append(actions, creations(&views[i], memory)...)
 	}
-	if at := wakeAt(views, policy, now); !at.IsZero() {
-		actions = append(actions, Wake{at})
+	return wake(actions, earlier(wakeAt(views, policy, now), forceAt))
+}
+
+// wake adds a time to actions, where there is one.
+func wake(actions []Action, at time.Time) []Action {
+	if at.IsZero() {
+		return actions
 	}
-	return actions
+	return append(actions, Wake{at})
+}
+
+// earlier is the first of two times; a zero one is none.
+func earlier(one, other time.Time) time.Time {
+	if one.IsZero() || !other.IsZero() && other.Before(one) {
+		return other
+	}
+	return one
+}
+
+// force removes the pods that no node will end. The time is when the next of them is due; zero: never.
+func force(pods []Pod, policy Policy, now time.Time) ([]Action, time.Time) {
+	var (
+		actions []Action
+		next    time.Time
+	)
+	for i := range pods {
+		pod := &pods[i]
+		due := pod.GoesAt.Add(policy.ForceDeleteAfter)
+		silent := pod.Leaving && pod.Node == NodeNotReady && policy.ForceDeleteAfter > 0
+		switch {
+		case pod.Node == NodeGone && (pod.Leaving || !pod.ended()):
+			actions = append(actions, Delete{Pod: *pod, Reason: "its node is no more", Force: true})
+		case silent && !now.Before(due):
+			reason := fmt.Sprintf("it has been leaving a node that is not ready since %s", pod.GoesAt.UTC().Format(time.RFC3339))
+			actions = append(actions, Delete{Pod: *pod, Reason: reason, Force: true})
+		case silent:
+			next = earlier(next, due)
+		}
+	}
+	return actions, next
 }
 
 func deleteLive(pods []Pod, reason string) []Action {
 	var actions []Action
 	for i := range pods {
 		if pods[i].Live() {
-			actions = append(actions, Delete{pods[i], reason})
+			actions = append(actions, Delete{Pod: pods[i], Reason: reason})
 		}
 	}
 	return actions
@@ -218,8 +259,8 @@ func wakeAt(views []view, policy Policy, now time.Time) time.Time {
 			continue
 		}
 		deadline := view.blocked.Blocked.Since.Add(policy.BlockedFor)
-		if deadline.After(now) && (at.IsZero() || deadline.Before(at)) {
-			at = deadline
+		if deadline.After(now) {
+			at = earlier(at, deadline)
 		}
 	}
 	return at

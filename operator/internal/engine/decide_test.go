@@ -36,6 +36,8 @@ func blockedSince(t time.Time) func(*Pod) {
 	return func(p *Pod) { p.State, p.Ready, p.Blocked = Pending, false, Blocked{"ErrImagePull: no such image", t} }
 }
 
+func onNode(node Node) func(*Pod) { return func(p *Pod) { p.Node = node } }
+
 func exited(code int32) func(*Pod) {
 	return func(p *Pod) {
 		p.State, p.Ready = Failed, false
@@ -81,7 +83,11 @@ func lines(actions []Action) []string {
 		case Drain:
 			lines = append(lines, fmt.Sprintf("drain %s until %v: %s", a.Pod.Name, a.Until.Sub(noon), a.Reason))
 		case Delete:
-			lines = append(lines, "delete "+a.Pod.Name+": "+a.Reason)
+			verb := "delete "
+			if a.Force {
+				verb = "force "
+			}
+			lines = append(lines, verb+a.Pod.Name+": "+a.Reason)
 		case Finish:
 			lines = append(lines, fmt.Sprintf("finish %v %s", a.Outcome.Success, a.Outcome.Reason))
 		case Wake:
@@ -125,6 +131,29 @@ func TestDecide(t *testing.T) {
 		"an eviction before the container has a status costs nothing": {
 			pods: []Pod{podOf(0, master, state(Failed), disrupted("Evicted")), podOf(0)}, memory: started(1), desired: wanted(1),
 			want: []string{"create master-1 rank 0 Disruption=1"},
+		},
+		"a node that is no more takes its pods along, and that costs nothing": {
+			pods: []Pod{masterPod, podOf(0), podOf(1, onNode(NodeGone))}, memory: started(2), desired: wanted(2),
+			want: []string{"force worker-1: its node is no more", "create worker-2 rank 1 Disruption=1"},
+		},
+		"a master goes with its node, too": {
+			pods: []Pod{podOf(0, master, onNode(NodeGone)), podOf(0)}, memory: started(1), desired: wanted(1),
+			want: []string{"force master-0: its node is no more", "create master-1 rank 0 Disruption=1"},
+		},
+		"what a pod has done before its node went counts": {
+			pods: []Pod{masterPod, podOf(0, exited(1), onNode(NodeGone))}, memory: started(1), desired: wanted(1),
+			want: []string{"create worker-1 rank 0 Application=1"},
+		},
+		"a node that is not ready may come back": {
+			pods: []Pod{masterPod, podOf(0, onNode(NodeNotReady))}, memory: started(1), desired: wanted(1),
+		},
+		"a pod that is to leave such a node is replaced at once, and stays": {
+			pods: []Pod{masterPod, podOf(0, onNode(NodeNotReady), leaving)}, memory: started(1), desired: wanted(1),
+			want: []string{"create worker-1 rank 0 Disruption=1"},
+		},
+		"pods of nodes that are no more leave a suspended job, too": {
+			pods: []Pod{podOf(0, onNode(NodeGone), leaving)}, memory: started(1), desired: Desired{Suspended: true},
+			want: []string{"force worker-0: its node is no more"},
 		},
 		"who is deleted by hand is replaced while it is still leaving": {
 			pods: []Pod{masterPod, podOf(0, leaving)}, memory: started(1), desired: wanted(1),
@@ -277,6 +306,25 @@ func TestAnUnfitNodeIsLeftOutOnce(t *testing.T) {
 	again := Fold(first, pods, wanted(1), DefaultPolicy(), noon.Add(time.Hour))
 	if len(first.Excluded) != 1 || !slices.Equal(first.Excluded, again.Excluded) {
 		t.Errorf("%v, and then %v", first.Excluded, again.Excluded)
+	}
+}
+
+// Where the operator may, a pod that leaves a silent node is removed some time past its grace, and not before.
+func TestASilentNodesPodIsRemovedInTime(t *testing.T) {
+	policy := DefaultPolicy()
+	policy.ForceDeleteAfter = time.Minute
+	old := podOf(0, leaving, onNode(NodeNotReady))
+	old.GoesAt = noon.Add(-30 * time.Second)
+	pods := []Pod{podOf(0, master), old, podOf(0, id(1))}
+	want := map[time.Duration][]string{
+		0:                {"wake in 30s"},
+		30 * time.Second: {"force worker-0: it has been leaving a node that is not ready since 2026-11-27T11:59:30Z"},
+	}
+	for later, want := range want {
+		got := lines(Decide(Observed{pods, started(1)}, wanted(1), policy, noon.Add(later)))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%v later (-want +got):\n%s", later, diff)
+		}
 	}
 }
 

@@ -27,6 +27,7 @@ type Pod struct {
 	Leaving bool      // somebody has asked for its deletion
 	GoesAt  time.Time // when it is killed, where it is leaving
 	Host    string    // empty until it is scheduled
+	Node    Node      // how that host is
 	End     End       // what is known of its end, for a pod that has failed or is leaving
 	Blocked Blocked
 	Waiting string // why the scheduler finds no place for it, while that is so
@@ -67,8 +68,19 @@ type Blocked struct {
 	Since  time.Time
 }
 
+// Node is how the node of a pod is.
+type Node int
+
+const (
+	NodeReady    Node = iota // or nobody knows better
+	NodeNotReady             // nobody hears of it; it may come back, and its pods may train all the time
+	NodeGone                 // it is no more, and nobody will end its pods
+)
+
 // Live says that the pod is there and has not ended.
-func (p *Pod) Live() bool { return !p.Leaving && (p.State == Pending || p.State == Running) }
+func (p *Pod) Live() bool { return !p.Leaving && p.Node != NodeGone && !p.ended() }
+
+func (p *Pod) ended() bool { return p.State == Succeeded || p.State == Failed }
 
 // Exit codes with a meaning of their own. 137 and 143 are SIGKILL and SIGTERM; 247 is DLRover's for a killed process
 // that wanted too much memory; 201, 202 and 14 are what its node checks exit with.
@@ -88,6 +100,10 @@ func Classify(pod *Pod) (Class, string) {
 		return Hardware, "the job's master: " + pod.Unfit
 	case end.Disruption != "":
 		return Disruption, end.Disruption
+	case pod.Node == NodeGone && !end.Exited:
+		return Disruption, "its node is no more"
+	case pod.Node == NodeNotReady && pod.Leaving && !end.Exited:
+		return Disruption, "its node is not ready"
 	case pod.Leaving:
 		return Deleted, "deleted"
 	case end.OutOfMemory || end.Exited && end.ExitCode == exitOutOfMemory:

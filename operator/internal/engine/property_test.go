@@ -31,7 +31,7 @@ func (w *world) fault() {
 		return
 	}
 	pod := &w.pods[w.random.IntN(len(w.pods))]
-	switch w.random.IntN(7) {
+	switch w.random.IntN(9) {
 	case 0:
 		w.say("%s starts", pod.Name)
 		if pod.State == Pending {
@@ -63,6 +63,14 @@ func (w *world) fault() {
 	case 6:
 		w.desired.Suspended = !w.desired.Suspended
 		w.say("suspended: %v", w.desired.Suspended)
+	case 7:
+		w.say("the node of %s is no more", pod.Name)
+		pod.Node, pod.Ready = NodeGone, false
+	case 8:
+		w.say("the node of %s is not ready", pod.Name)
+		if pod.Node == NodeReady {
+			pod.Node, pod.Ready = NodeNotReady, false
+		}
 	}
 }
 
@@ -83,6 +91,9 @@ func (w *world) work(actions []Action, mayFail bool) {
 			w.pods = append(w.pods, pod)
 		case Delete:
 			w.say("delete %s: %s", a.Pod.Name, a.Reason)
+			if a.Force {
+				w.pods = slices.DeleteFunc(w.pods, func(p Pod) bool { return p.UID == a.Pod.UID })
+			}
 			for i := range w.pods {
 				if w.pods[i].UID == a.Pod.UID {
 					w.pods[i].Leaving, w.pods[i].Ready = true, false
@@ -135,6 +146,12 @@ func (w *world) checkDelete(t *testing.T, a Delete, actions []Action) {
 	t.Helper()
 	if a.Reason == "" {
 		t.Fatalf("%s is deleted, and nobody says why", a.Pod.Name)
+	}
+	if a.Force {
+		if a.Pod.Live() {
+			t.Fatalf("%s lives, and is removed by force", a.Pod.Name)
+		}
+		return
 	}
 	_, finishes := actions[0].(Finish)
 	over := w.desired.Suspended || w.memory.Outcome != nil || finishes

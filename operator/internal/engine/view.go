@@ -59,11 +59,12 @@ func (v *view) settle(rank int32, pods []*Pod, policy Policy, now time.Time) {
 		switch {
 		case !pod.Live() || pod == keep:
 		case pod.Unfit != "" && rank < v.role.Replicas:
-			v.surplus = append(v.surplus, Delete{*pod, "its node is unfit: " + pod.Unfit})
+			v.surplus = append(v.surplus, Delete{Pod: *pod, Reason: "its node is unfit: " + pod.Unfit})
 		case keep == nil:
 			v.release(pod, fmt.Sprintf("%s has %d replicas now", v.role.Name, v.role.Replicas), policy, now)
 		default:
-			v.surplus = append(v.surplus, Delete{*pod, fmt.Sprintf("%s holds rank %d as well", keep.Name, rank)})
+			reason := fmt.Sprintf("%s holds rank %d as well", keep.Name, rank)
+			v.surplus = append(v.surplus, Delete{Pod: *pod, Reason: reason})
 		}
 	}
 	if keep == nil {
@@ -84,7 +85,7 @@ func (v *view) release(pod *Pod, why string, policy Policy, now time.Time) {
 		until = pod.DrainSince.Add(policy.DrainFor)
 	}
 	if !pod.Heard || pod.Released || pod.State != Running || !until.After(now) {
-		v.surplus = append(v.surplus, Delete{*pod, why})
+		v.surplus = append(v.surplus, Delete{Pod: *pod, Reason: why})
 		return
 	}
 	v.drains = append(v.drains, Drain{*pod, why, until})

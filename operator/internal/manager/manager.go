@@ -100,6 +100,7 @@ func New(config *rest.Config, options Options) (ctrl.Manager, error) {
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Pod{}: selected, &corev1.Service{}: selected, &corev1.ConfigMap{}: ofTopology(options),
+				&corev1.Node{}: {Transform: elasticjob.Trim},
 			},
 		},
 		Metrics: server.Options{

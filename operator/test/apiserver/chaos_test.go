@@ -197,8 +197,7 @@ func TestSixtyFourNodesAreAvoided(t *testing.T) {
 	const workers, blames, most = 10, 8, 64
 	s := newStage(t)
 	operator := startOperator(t)
-	kubelet := startKubelet(s)
-	kubelet.nodes = 200
+	kubelet := startKubelets(s, 200)
 	s.create(simpleJob("job", workers))
 	var blamed []string
 	at := time.Now().Add(-time.Hour)

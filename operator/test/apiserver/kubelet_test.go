@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+const lastResort = "node-of-last-resort"
+
 // holding is the annotation of pods that take their time to end: the kubelet leaves them terminating.
 const holding = "test/holding"
 
@@ -28,8 +30,13 @@ type kubelet struct {
 	nodes uint32
 }
 
-func startKubelet(s *stage) *kubelet {
-	k := &kubelet{s.t, s.t.Context(), make(chan struct{}, 32), 8}
+func startKubelet(s *stage) *kubelet { return startKubelets(s, 8) }
+
+// startKubelets has so many nodes.
+func startKubelets(s *stage, nodes uint32) *kubelet {
+	s.t.Helper()
+	k := &kubelet{s.t, s.t.Context(), make(chan struct{}, 32), nodes}
+	addNodes(s.t, nodes)
 	tend := func(object any) {
 		if pod, ok := object.(*corev1.Pod); ok && (pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil) {
 			go k.tend(pod.DeepCopy())
@@ -39,6 +46,25 @@ func startKubelet(s *stage) *kubelet {
 		AddFunc: tend, UpdateFunc: func(_, object any) { tend(object) },
 	})
 	return k
+}
+
+// addNodes makes those that nodeFor chooses from, where they are not there.
+func addNodes(t *testing.T, count uint32) {
+	t.Helper()
+	for i := range count {
+		addNode(t, fmt.Sprintf("node-%d", i))
+	}
+	addNode(t, lastResort)
+}
+
+// addNode makes a node that is ready and has room for nothing, so that no scheduler puts a pod there.
+func addNode(t *testing.T, name string) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if err := cluster.client.Create(t.Context(), node); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
 }
 
 // again tends all pods of a stage: requests of before may have found no API server.
@@ -90,7 +116,7 @@ func nodeFor(pod *corev1.Pod, nodes uint32) string {
 			return node
 		}
 	}
-	return "node-of-last-resort"
+	return lastResort
 }
 
 func running(pod *corev1.Pod) corev1.PodStatus {

@@ -162,6 +162,11 @@ func startOperator(t *testing.T, changes ...func(*exec.Cmd)) *operator {
 	return o
 }
 
+// with adds flags to a command.
+func with(flags ...string) func(*exec.Cmd) {
+	return func(command *exec.Cmd) { command.Args = append(command.Args, flags...) }
+}
+
 // kill ends the operator as a lost node does.
 func (o *operator) kill() {
 	o.once.Do(func() {

@@ -56,6 +56,7 @@ func startProcesses(s *stage, path string) *processes {
 	if os.Geteuid() != 0 {
 		s.t.Fatal("pods are run in mount and host name namespaces: expected root")
 	}
+	addNodes(s.t, nodesOfProcesses)
 	folder := s.t.TempDir()
 	p := &processes{
 		t: s.t, s: s, folder: folder, hosts: filepath.Join(folder, "hosts"), path: path,

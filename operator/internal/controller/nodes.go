@@ -1,0 +1,138 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"phalanx/operator/internal/elasticjob"
+	"phalanx/operator/internal/engine"
+)
+
+// nodeIndex finds the pods of a node in the cache.
+const nodeIndex = "spec.nodeName"
+
+func nodeOf(object client.Object) []string {
+	if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
+		return []string{pod.Spec.NodeName}
+	}
+	return nil
+}
+
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
+
+// nodes says how the nodes of pods are. That one is no more it takes from the API server alone: the cache may show a pod
+// before it shows a new node. Safe for use by several goroutines.
+type nodes struct {
+	cache  client.Reader
+	server client.Reader
+
+	mu   sync.Mutex
+	gone map[string]bool // as the API server has said, and the cache has not shown since
+}
+
+// tell notes in pods how their nodes are. Of a pod that has ended nobody asks.
+func (n *nodes) tell(ctx context.Context, pods []engine.Pod) error {
+	asked := map[string]engine.Node{}
+	for i := range pods {
+		host := pods[i].Host
+		ended := pods[i].State == engine.Succeeded || pods[i].State == engine.Failed
+		if host == "" || ended && !pods[i].Leaving {
+			continue
+		}
+		state, known := asked[host]
+		if !known {
+			var err error
+			if state, err = n.state(ctx, host); err != nil {
+				return fmt.Errorf("looking at node %s: %w", host, err)
+			}
+			asked[host] = state
+		}
+		pods[i].Node = state
+	}
+	return nil
+}
+
+func (n *nodes) state(ctx context.Context, name string) (engine.Node, error) {
+	var node corev1.Node
+	err := n.cache.Get(ctx, types.NamespacedName{Name: name}, &node)
+	if err == nil {
+		n.note(name, false)
+		return elasticjob.NodeState(&node), nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return engine.NodeReady, err
+	}
+	if n.isGone(name) {
+		return engine.NodeGone, nil
+	}
+	err = n.server.Get(ctx, types.NamespacedName{Name: name}, &node)
+	switch {
+	case err == nil:
+		return elasticjob.NodeState(&node), nil
+	case apierrors.IsNotFound(err):
+		n.note(name, true)
+		return engine.NodeGone, nil
+	}
+	return engine.NodeReady, err
+}
+
+func (n *nodes) isGone(name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.gone[name]
+}
+
+func (n *nodes) note(name string, gone bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if gone {
+		n.gone[name] = true
+	} else {
+		delete(n.gone, name)
+	}
+}
+
+// nodeNews lets through what changes how a node is: of its heartbeats the jobs need not hear.
+func nodeNews() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return true },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*corev1.Node)
+			after, also := e.ObjectNew.(*corev1.Node)
+			return ok && also && elasticjob.NodeState(before) != elasticjob.NodeState(after)
+		},
+		DeleteFunc: func(event.DeleteEvent) bool { return true },
+	}
+}
+
+// jobsOn leads from a node to the jobs that have pods on it.
+func (n *nodes) jobsOn(ctx context.Context, node client.Object) []reconcile.Request {
+	var pods corev1.PodList
+	err := n.cache.List(ctx, &pods, client.MatchingFields{nodeIndex: node.GetName()}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "listing the pods of a node")
+		return nil
+	}
+	jobs := map[types.NamespacedName]bool{}
+	var requests []reconcile.Request
+	for i := range pods.Items {
+		job := types.NamespacedName{
+			Namespace: pods.Items[i].Namespace, Name: pods.Items[i].Labels[elasticjob.LabelName],
+		}
+		if !jobs[job] {
+			jobs[job] = true
+			requests = append(requests, reconcile.Request{NamespacedName: job})
+		}
+	}
+	return requests
+}
