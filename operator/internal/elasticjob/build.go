@@ -90,6 +90,9 @@ func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 			pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 		}
 	}
+	if pod.Spec.PriorityClassName == "" {
+		pod.Spec.PriorityClassName = firstPriority(job)
+	}
 	maps.Copy(pod.Labels, masterLabels(job.Name))
 	if _, set := pod.Annotations[safeToEvict]; !set {
 		pod.Annotations[safeToEvict] = "false"
@@ -106,6 +109,16 @@ func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 	for i := range pod.Spec.Containers {
 		addEnv(&pod.Spec.Containers[i], env)
 	}
+}
+
+// firstPriority is the class of the worker of rank 0. The master has it, too: else it would be the first to be preempted,
+// and by the job's own workers.
+func firstPriority(job *v1alpha1.ElasticJob) string {
+	worker := job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker]
+	if worker.Priority != "" {
+		return priorityClass(worker.Priority, 0, replicas(worker))
+	}
+	return worker.Template.Spec.PriorityClassName
 }
 
 // avoid keeps a pod off hosts, whatever else its template requires of nodes. Terms of a selector are alternatives, so

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// controlPlane is the folder with etcd and kube-apiserver. Where they are missing they are built: minutes, and then
-// never again for this go.mod. tools/operator.sh looks at the same place.
+// controlPlane is the folder with the programs of a control plane. Where they are missing they are built: minutes, and
+// then never again for this go.mod. tools/operator.sh looks at the same place.
 func controlPlane() (string, error) {
 	module, err := filepath.Abs("../controlplane")
 	if err != nil {
@@ -26,9 +26,11 @@ func controlPlane() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for name, source := range map[string]string{
-		"etcd": "go.etcd.io/etcd/server/v3", "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
-	} {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager"} {
+		source := "k8s.io/kubernetes/cmd/" + name
+		if name == "etcd" {
+			source = "go.etcd.io/etcd/server/v3"
+		}
 		path := filepath.Join(folder, name)
 		if _, err := os.Stat(path); err == nil {
 			continue
@@ -97,6 +99,31 @@ func killChild(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// startComponent runs another program of the control plane, as an administrator, until the test ends.
+func startComponent(t *testing.T, name string, flags ...string) {
+	t.Helper()
+	always := []string{"--kubeconfig=" + cluster.adminFile, "--leader-elect=false", "--secure-port=0"}
+	command := exec.Command(filepath.Join(cluster.binaries, name), append(always, flags...)...)
+	output, err := os.CreateTemp(t.TempDir(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command.Stdout, command.Stderr = output, output
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := command.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		command.Wait() //nolint:errcheck // it was killed
+		if text, err := os.ReadFile(output.Name()); err == nil && t.Failed() {
+			t.Logf("%s:\n%s", name, tail(text))
+		}
+		output.Close()
+	})
 }
 
 func childNamed(name string) (int, error) {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -21,12 +20,7 @@ import (
 // Jobs as people's guides have them are taken by kubectl's strict checks, and get their pods.
 func TestJobsOfGuides(t *testing.T) {
 	startOperator(t)
-	for name, value := range map[string]int32{"high": 100, "low": 1} {
-		class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
-		if err := cluster.client.Create(t.Context(), class); err != nil {
-			t.Fatal(err)
-		}
-	}
+	addPriorities(t)
 	paths, err := filepath.Glob("../../internal/elasticjob/testdata/jobs/*.yaml")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no jobs: %v", err)

@@ -28,6 +28,7 @@ type kubelet struct {
 	ctx   context.Context
 	slots chan struct{} // as many pods are tended at a time
 	nodes uint32
+	binds bool // there is no scheduler
 }
 
 func startKubelet(s *stage) *kubelet { return startKubelets(s, 8) }
@@ -35,8 +36,13 @@ func startKubelet(s *stage) *kubelet { return startKubelets(s, 8) }
 // startKubelets has so many nodes.
 func startKubelets(s *stage, nodes uint32) *kubelet {
 	s.t.Helper()
-	k := &kubelet{s.t, s.t.Context(), make(chan struct{}, 32), nodes}
 	addNodes(s.t, nodes)
+	return tendPods(s, nodes, true)
+}
+
+// tendPods leaves pods to a scheduler where it does not bind them.
+func tendPods(s *stage, nodes uint32, binds bool) *kubelet {
+	k := &kubelet{s.t, s.t.Context(), make(chan struct{}, 32), nodes, binds}
 	tend := func(object any) {
 		if pod, ok := object.(*corev1.Pod); ok && (pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil) {
 			go k.tend(pod.DeepCopy())
@@ -87,6 +93,7 @@ func (k *kubelet) tend(pod *corev1.Pod) {
 	case pod.DeletionTimestamp != nil && pod.Annotations[holding] == "":
 		err = cluster.client.Delete(k.ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
 	case pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending:
+	case pod.Spec.NodeName == "" && (!k.binds || len(pod.Spec.SchedulingGates) > 0):
 	case pod.Spec.NodeName == "":
 		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodeFor(pod, k.nodes)}}
 		err = cluster.client.SubResource("binding").Create(k.ctx, pod, binding)

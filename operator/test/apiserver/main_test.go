@@ -34,6 +34,8 @@ var cluster struct {
 	admin      *rest.Config
 	client     client.WithWatch
 	env        *envtest.Environment
+	binaries   string // the folder of the control plane
+	adminFile  string // a kubeconfig
 	kubeconfig string // of the operator
 	program    string // the operator
 }
@@ -58,6 +60,7 @@ func runAll(m *testing.M) (int, error) {
 		return 0, err
 	}
 	defer os.RemoveAll(folder)
+	cluster.binaries = binaries
 	cluster.env = &envtest.Environment{
 		BinaryAssetsDirectory: binaries,
 		CRDDirectoryPaths:     []string{"../../config/crd"},
@@ -78,6 +81,10 @@ func runAll(m *testing.M) (int, error) {
 		}
 	}()
 	cluster.admin.QPS = -1 // no limit
+	cluster.adminFile = filepath.Join(folder, "admin")
+	if err := os.WriteFile(cluster.adminFile, env.KubeConfig, 0o600); err != nil {
+		return 0, err
+	}
 	scheme, err := manager.Scheme()
 	if err != nil {
 		return 0, err
