@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -176,6 +177,10 @@ func TestDeletedAndAppliedAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.forceDelete(s.pods(v1alpha1.ReplicaTypeMaster)...)
+	token := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "elasticjob-job-token", Namespace: s.namespace}}
+	if err := cluster.client.Delete(t.Context(), token); err != nil {
+		t.Fatal(err)
+	}
 	startOperator(t)
 	s.create(simpleJob("job", 1))
 	s.await(func() error {
