@@ -73,6 +73,9 @@ func OfDefinition(name string) *Scheduler {
 // Definition is the name of the custom resource definition of its PodGroups.
 func (s *Scheduler) Definition() string { return "podgroups." + s.kind.Group }
 
+// Version is that of its PodGroups.
+func (s *Scheduler) Version() string { return s.kind.Version }
+
 func byName(name string) *Scheduler {
 	for _, scheduler := range schedulers {
 		if scheduler.Name == name {

@@ -4,7 +4,9 @@ package keeper
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +34,11 @@ type Keeper struct {
 }
 
 var _ reconcile.Reconciler = (*Keeper)(nil)
+
+// definitionKind: of a definition only the metadata is kept in the cache, and this is read from the API server.
+var definitionKind = schema.GroupVersionKind{
+	Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition",
+}
 
 // +kubebuilder:rbac:groups=scheduling.volcano.sh;scheduling.x-k8s.io;scheduling.sigs.k8s.io,resources=podgroups,verbs=get;create;patch
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get;list;watch
@@ -54,11 +62,19 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 		return reconcile.Result{}, k.say(ctx, &job, nil) // whoever reads the spec says what is wrong with it
 	}
 	result, err := k.Ensure(ctx, &job, wanted)
+	if errors.Is(err, errNotServedYet) {
+		return reconcile.Result{RequeueAfter: servedAfter}, nil
+	}
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{}, k.say(ctx, &job, &result)
 }
+
+// errNotServedYet: the API server has taken a definition and said that it serves it, and takes a moment until it does.
+var errNotServedYet = errors.New("PodGroups are not served yet")
+
+const servedAfter = 500 * time.Millisecond
 
 // Result is what became of a PodGroup, as a condition of the job has it.
 type Result struct {
@@ -74,9 +90,7 @@ func (k *Keeper) Ensure(ctx context.Context, job *v1alpha1.ElasticJob, wanted *g
 	err := k.client.Get(ctx, client.ObjectKeyFromObject(group), group)
 	switch {
 	case absent(err):
-		return Result{Reason: "NoPodGroups", Message: fmt.Sprintf(
-			"there is no custom resource definition %s; install %s, or choose another with the annotation %s",
-			wanted.Scheduler.Definition(), wanted.Scheduler.Name, gang.AnnotationScheduler)}, nil
+		return k.missing(ctx, wanted)
 	case apierrors.IsNotFound(err):
 		return k.create(ctx, job, wanted)
 	case err != nil:
@@ -96,6 +110,49 @@ func absent(err error) bool {
 		apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
+// missing says why there are no PodGroups. What heals it is a change of the definition, which is heard.
+func (k *Keeper) missing(ctx context.Context, wanted *gang.Gang) (Result, error) {
+	definition := &unstructured.Unstructured{}
+	definition.SetGroupVersionKind(definitionKind)
+	err := k.client.Get(ctx, client.ObjectKey{Name: wanted.Scheduler.Definition()}, definition)
+	switch {
+	case apierrors.IsNotFound(err):
+		return Result{Reason: "NoPodGroups", Message: fmt.Sprintf(
+			"there is no custom resource definition %s; install %s, or choose another with the annotation %s",
+			wanted.Scheduler.Definition(), wanted.Scheduler.Name, gang.AnnotationScheduler)}, nil
+	case err != nil:
+		return Result{}, fmt.Errorf("reading the definition %s: %w", wanted.Scheduler.Definition(), err)
+	case definition.GetDeletionTimestamp() == nil && serves(definition, wanted.Scheduler.Version()):
+		return Result{}, errNotServedYet
+	}
+	return Result{Reason: "NoPodGroups", Message: fmt.Sprintf(
+		"the custom resource definition %s does not serve the version %s; install %s in a version that has it",
+		wanted.Scheduler.Definition(), wanted.Scheduler.Version(), wanted.Scheduler.Name)}, nil
+}
+
+// serves says that a definition is established, and has a version that is served. Where it is not what it should be,
+// it does not.
+func serves(definition *unstructured.Unstructured, version string) bool {
+	conditions, _, conditionsErr := unstructured.NestedSlice(definition.Object, "status", "conditions")
+	versions, _, versionsErr := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	return conditionsErr == nil && versionsErr == nil &&
+		has(conditions, map[string]any{"type": "Established", "status": "True"}) &&
+		has(versions, map[string]any{"name": version, "served": true})
+}
+
+// has says that one of the objects has all of these fields.
+func has(objects []any, fields map[string]any) bool {
+	return slices.ContainsFunc(objects, func(object any) bool {
+		there, isObject := object.(map[string]any)
+		for key, value := range fields {
+			if !isObject || there[key] != value {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func (k *Keeper) create(ctx context.Context, job *v1alpha1.ElasticJob, wanted *gang.Gang) (Result, error) {
 	group := wanted.Empty(job.Namespace)
 	spec, annotations := wanted.Wanted(job)
@@ -104,7 +161,7 @@ func (k *Keeper) create(ctx context.Context, job *v1alpha1.ElasticJob, wanted *g
 	group.SetLabels(map[string]string{elasticjob.LabelName: job.Name})
 	group.SetOwnerReferences([]metav1.OwnerReference{elasticjob.Owner(job)})
 	if err := k.client.Create(ctx, group); err != nil {
-		return k.refused(err, group.GetName())
+		return k.refused(ctx, err, wanted)
 	}
 	return there(wanted), nil
 }
@@ -114,11 +171,11 @@ func (k *Keeper) update(ctx context.Context, job *v1alpha1.ElasticJob, wanted *g
 	spec, annotations := wanted.Wanted(job)
 	change := map[string]any{}
 	for key, value := range spec {
-		has, _, err := unstructured.NestedFieldNoCopy(group.Object, "spec", key)
+		written, _, err := unstructured.NestedFieldNoCopy(group.Object, "spec", key)
 		if err != nil {
 			return Result{}, fmt.Errorf("reading PodGroup %s: %w", group.GetName(), err)
 		}
-		if !equality.Semantic.DeepEqual(has, value) {
+		if !equality.Semantic.DeepEqual(written, value) {
 			change["spec"] = spec
 		}
 	}
@@ -135,17 +192,20 @@ func (k *Keeper) update(ctx context.Context, job *v1alpha1.ElasticJob, wanted *g
 		return Result{}, err
 	}
 	if err := k.client.Patch(ctx, group, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return k.refused(err, group.GetName())
+		return k.refused(ctx, err, wanted)
 	}
 	return there(wanted), nil
 }
 
 // refused: what the API server finds wrong with a PodGroup it finds wrong each time.
-func (k *Keeper) refused(err error, name string) (Result, error) {
+func (k *Keeper) refused(ctx context.Context, err error, wanted *gang.Gang) (Result, error) {
+	if absent(err) {
+		return k.missing(ctx, wanted)
+	}
 	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
 		return Result{Reason: "PodGroupRefused", Message: err.Error()}, nil
 	}
-	return Result{}, fmt.Errorf("writing PodGroup %s: %w", name, err)
+	return Result{}, fmt.Errorf("writing PodGroup %s: %w", wanted.PodGroup, err)
 }
 
 func there(wanted *gang.Gang) Result {
@@ -156,9 +216,9 @@ func there(wanted *gang.Gang) Result {
 
 // say keeps the condition of the job. A nil result is that of a job without a gang, which has none where it never had.
 func (k *Keeper) say(ctx context.Context, job *v1alpha1.ElasticJob, result *Result) error {
-	has := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionGang)
+	before := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionGang)
 	if result == nil {
-		if has == nil {
+		if before == nil {
 			return nil
 		}
 		result = &Result{Reason: "NoGang", Message: "the job asks for no gang"}
@@ -167,7 +227,7 @@ func (k *Keeper) say(ctx context.Context, job *v1alpha1.ElasticJob, result *Resu
 	if result.There {
 		status = metav1.ConditionTrue
 	}
-	if has != nil && has.Status == status && has.Reason == result.Reason && has.Message == result.Message {
+	if before != nil && before.Status == status && before.Reason == result.Reason && before.Message == result.Message {
 		return nil
 	}
 	if job.Status.ObservedGeneration == 0 {
@@ -177,8 +237,8 @@ func (k *Keeper) say(ctx context.Context, job *v1alpha1.ElasticJob, result *Resu
 		Type: v1alpha1.ConditionGang, Status: status, Reason: result.Reason, Message: clip(result.Message),
 		ObservedGeneration: job.Generation, LastTransitionTime: metav1.NewTime(k.now()),
 	}
-	if has != nil && has.Status == status {
-		condition.LastTransitionTime = has.LastTransitionTime
+	if before != nil && before.Status == status {
+		condition.LastTransitionTime = before.LastTransitionTime
 	}
 	if err := k.write(ctx, job, condition); err != nil {
 		return err

@@ -45,6 +45,7 @@ func newSite(t *testing.T) *site {
 	s := &site{t: t}
 	server := fake.NewClientBuilder().Build()
 	groups := []string{"scheduling.volcano.sh/v1beta1", "scheduling.x-k8s.io/v1alpha1", "scheduling.sigs.k8s.io/v1alpha1"}
+	server.Scheme().AddKnownTypeWithName(definitionKind, &unstructured.Unstructured{})
 	for _, group := range groups {
 		version, err := schema.ParseGroupVersion(group)
 		if err != nil {
@@ -57,7 +58,7 @@ func newSite(t *testing.T) *site {
 		interceptor.Funcs{
 			Get: func(ctx context.Context, to client.WithWatch, key client.ObjectKey, object client.Object,
 				options ...client.GetOption) error {
-				if s.reads != nil {
+				if s.reads != nil && object.GetObjectKind().GroupVersionKind().Kind == "PodGroup" {
 					return s.reads
 				}
 				return to.Get(ctx, key, object, options...)
@@ -76,6 +77,20 @@ func newSite(t *testing.T) *site {
 			},
 		})}
 	return s
+}
+
+// define makes a definition of volcano's PodGroups in a version.
+func (s *site) define(version, established string) {
+	s.t.Helper()
+	definition := &unstructured.Unstructured{Object: map[string]any{
+		"spec":   map[string]any{"versions": []any{map[string]any{"name": version, "served": true}}},
+		"status": map[string]any{"conditions": []any{map[string]any{"type": "Established", "status": established}}},
+	}}
+	definition.SetGroupVersionKind(definitionKind)
+	definition.SetName("podgroups.scheduling.volcano.sh")
+	if err := s.keeper.client.Create(s.t.Context(), definition); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func (s *site) ensure(job *v1alpha1.ElasticJob) (Result, error) {
@@ -179,6 +194,24 @@ func TestWhatStandsInTheWay(t *testing.T) {
 		"no definition": {
 			func(s *site) { s.reads = &meta.NoKindMatchError{GroupKind: kind} }, "NoPodGroups",
 			"there is no custom resource definition podgroups.scheduling.volcano.sh; install volcano, or choose another",
+		},
+		"an older definition": {
+			func(s *site) {
+				s.reads = &meta.NoKindMatchError{GroupKind: kind}
+				s.define("v1alpha2", "True")
+			}, "NoPodGroups", "does not serve the version v1beta1; install volcano in a version that has it",
+		},
+		"a definition that is not taken": {
+			func(s *site) {
+				s.reads = &meta.NoKindMatchError{GroupKind: kind}
+				s.define("v1beta1", "False")
+			}, "NoPodGroups", "does not serve the version v1beta1",
+		},
+		"a definition of just now": {
+			func(s *site) {
+				s.reads = &meta.NoKindMatchError{GroupKind: kind}
+				s.define("v1beta1", "True")
+			}, "", "not served yet",
 		},
 		"a definition that is gone": {func(s *site) { s.reads = served }, "NoPodGroups", "podgroups.scheduling.volcano.sh"},
 		"refused": {
