@@ -118,7 +118,7 @@ two together are name and tag, or image and, as one word, "image.tag".
 {{- range $i, $line := splitList "\n" .Values.topoMapper.topology_config -}}
   {{- $words := regexReplaceAll "#.*" $line "" | replace "," " " | replace "\t" " " | replace "\r" " " | splitList " " | compact -}}
   {{- if not (has (len $words) (list 0 3)) -}}
-    {{- fail (printf "topoMapper.topology_config: line %d: %q has %d words; expected 3, as in: asw-0 psw-0 192.168.0.1" (add1 $i) (trim $line) (len $words)) -}}
+    {{- fail (printf "topoMapper.topology_config: line %d: %q: expected 3 words, not %d, as in: asw-0 psw-0 192.168.0.1" (add1 $i) (trim $line) (len $words)) -}}
   {{- end -}}
 {{- end -}}
 {{- end -}}

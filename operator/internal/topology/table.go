@@ -87,7 +87,7 @@ func (r *reader) read(number int, line string) {
 		return
 	}
 	if len(words) != 3 {
-		r.warn(number, "%s has %d words; expected 3, as in: asw-0 psw-0 192.168.0.1", quote(line), len(words))
+		r.warn(number, "%s: expected 3 words, not %d, as in: asw-0 psw-0 192.168.0.1", quote(line), len(words))
 		return
 	}
 	for _, name := range words[:2] {

@@ -27,7 +27,7 @@ asw-1 psw-0 192.168.0.9
 func TestParse(t *testing.T) {
 	const (
 		twice = "line 2: 10.0.0.1 is under b and q here, and under a and p in line 1; this line counts"
-		short = `line 1: "asw-0 psw-0" has 2 words; expected 3, as in: asw-0 psw-0 192.168.0.1`
+		short = `line 1: "asw-0 psw-0": expected 3 words, not 2, as in: asw-0 psw-0 192.168.0.1`
 	)
 	cases := map[string]struct {
 		text     string
@@ -46,7 +46,7 @@ func TestParse(t *testing.T) {
 		"the same":      {"a p 10.0.0.1\na p 10.0.0.1", "10.0.0.1", Place{"a", "p", 0}, nil},
 		"the last":      {"a p 10.0.0.1\nb q 10.0.0.1", "10.0.0.1", Place{"b", "q", 0}, []string{twice}},
 		"two words":     {"asw-0 psw-0\nb p 10.0.0.2", "10.0.0.2", Place{"b", "p", 0}, []string{short}},
-		"four words":    {"a p 10.0.0.1 10.0.0.2", "", Place{}, []string{`line 1: "a p 10.0.0.1 10.0.0.2" has 4 words`}},
+		"four words":    {"a p 10.0.0.1 10.0.0.2", "", Place{}, []string{`line 1: "a p 10.0.0.1 10.0.0.2": expected 3 words, not 4`}},
 		"no address":    {"a p node-7", "", Place{}, []string{`line 1: "node-7" is no address`}},
 		"a zone":        {"a p fe80::1%eth0", "", Place{}, []string{`line 1: "fe80::1%eth0" is no address`}},
 		"a wrong name":  {"a/b p 10.0.0.1", "", Place{}, []string{`line 1: "a/b" is no name of a switch`}},
