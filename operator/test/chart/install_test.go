@@ -159,6 +159,24 @@ func TestAnEditedTopologySurvivesAnUpgrade(t *testing.T) {
 	}
 }
 
+// Where both have written lines, helm does not take the administrator's away without a word.
+func TestTwoTopologiesAreAConflict(t *testing.T) {
+	install(t, "topoMapper.topology_config=asw-0 psw-0 192.168.0.1")
+	var config corev1.ConfigMap
+	get(t, &config, home, "node-topology-config")
+	const edited = "asw-0 psw-0 192.168.0.2"
+	patch(t, &config, `{"data":{"topology_config":"`+edited+`"}}`)
+	_, err := helm(t.Context(), "upgrade", "phalanx", cluster.chart, "--namespace", home,
+		"--set", "topoMapper.topology_config=asw-0 psw-0 192.168.0.3")
+	if err == nil || !strings.Contains(err.Error(), "conflict") {
+		t.Errorf("got %v", err)
+	}
+	get(t, &config, home, "node-topology-config")
+	if got := config.Data["topology_config"]; got != edited {
+		t.Errorf("the lines are %q", got)
+	}
+}
+
 // The definitions, and jobs with them, outlive the release.
 func TestJobsOutliveTheRelease(t *testing.T) {
 	install(t)

@@ -26,8 +26,6 @@ import (
 	"phalanx/operator/internal/manager"
 )
 
-const chartFolder = "../../../charts/phalanx"
-
 // cluster is what all tests share. Set by TestMain, and then read.
 var cluster struct {
 	helm       string // the command
