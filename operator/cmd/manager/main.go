@@ -25,9 +25,12 @@ func main() {
 	}
 }
 
+// version is Phalanx's.
+const version = "0.1.0"
+
 func run() error {
 	var options manager.Options
-	settings := controller.Settings{Options: elasticjob.Options{}, Policy: engine.DefaultPolicy()}
+	settings := controller.Settings{Options: elasticjob.Options{}, Policy: engine.DefaultPolicy(), Version: version}
 	options.Declare(flag.CommandLine)
 	flag.StringVar(&settings.Options.MasterImage, "master-image", "phalanx-master:latest",
 		"image with phalanx-master, for jobs that bring no dlrover-master of their own")
@@ -63,16 +66,18 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	if err := controller.Setup(ctx, built, settings); err != nil {
-		return err
-	}
 	if err := keeper.Setup(built, settings.Workers); err != nil {
 		return err
 	}
 	if options.TopologyNamespace != "" {
-		if _, err := live.Setup(built, settings.Workers); err != nil {
+		switches, err := live.Setup(built, settings.Workers)
+		if err != nil {
 			return err
 		}
+		settings.Switches = switches
+	}
+	if err := controller.Setup(ctx, built, settings); err != nil {
+		return err
 	}
 	return built.Start(ctx)
 }

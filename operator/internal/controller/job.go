@@ -21,16 +21,17 @@ import (
 
 // JobReconciler carries out ElasticJobs.
 type JobReconciler struct {
-	client  client.Client // reads from the cache
-	server  client.Reader // reads from the API server
-	events  events.EventRecorder
-	masters masters
-	ledger  *ledger
-	first   *firstLook
-	nodes   *nodes
-	policy  engine.Policy
-	options elasticjob.Options
-	now     func() time.Time
+	client   client.Client // reads from the cache
+	server   client.Reader // reads from the API server
+	events   events.EventRecorder
+	masters  masters
+	switches switches // nil: nobody knows under which switches nodes are
+	ledger   *ledger
+	first    *firstLook
+	nodes    *nodes
+	policy   engine.Policy
+	options  elasticjob.Options
+	now      func() time.Time
 }
 
 var _ reconcile.Reconciler = (*JobReconciler)(nil)

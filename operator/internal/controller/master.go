@@ -1,10 +1,12 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +18,11 @@ import (
 	"phalanx/operator/internal/engine"
 	"phalanx/operator/internal/link"
 	"phalanx/operator/internal/link/platformpb"
+	"phalanx/operator/internal/topology"
 )
+
+// switches is what the controller needs of live.Topology.
+type switches interface{ Table() *topology.Table }
 
 // masters is what the controller needs of link.Links.
 type masters interface {
@@ -83,6 +89,7 @@ func (r *JobReconciler) tell(job *v1alpha1.ElasticJob, pods []engine.Pod, desire
 	for i := range plan.drains {
 		add(&plan.drains[i].Pod, plan.drains[i].Reason, plan.drains[i].Until)
 	}
+	wish.Places = r.places(pods)
 	r.masters.Tell(job.UID, wish)
 	for _, create := range plan.creates {
 		if create.Reason != "" && create.Role == v1alpha1.ReplicaTypeWorker {
@@ -92,6 +99,28 @@ func (r *JobReconciler) tell(job *v1alpha1.ElasticJob, pods []engine.Pod, desire
 			})
 		}
 	}
+}
+
+// places are those of live pods under switches that the administrator has written down.
+func (r *JobReconciler) places(pods []engine.Pod) []*platformpb.NodePlace {
+	if r.switches == nil || r.switches.Table().Nodes() == 0 {
+		return nil
+	}
+	table := r.switches.Table()
+	var places []*platformpb.NodePlace
+	for i := range pods {
+		pod := &pods[i]
+		place, _, known := table.Find(pod.HostAddresses...)
+		if !known || pod.Role != v1alpha1.ReplicaTypeWorker || pod.Address == "" || !pod.Live() {
+			continue
+		}
+		places = append(places, &platformpb.NodePlace{
+			Address: pod.Address, PodSwitch: uint32(place.PodGroup + 1), AccessSwitch: uint32(place.Group + 1),
+		})
+	}
+	// The same places are to be the same message, in whatever order the cache lists pods.
+	slices.SortFunc(places, func(a, b *platformpb.NodePlace) int { return cmp.Compare(a.GetAddress(), b.GetAddress()) })
+	return places
 }
 
 // drain notes which pods the master is told to do without.

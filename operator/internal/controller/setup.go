@@ -30,10 +30,11 @@ const retryAfterMax = 30 * time.Second
 
 // Settings are those of the operator's controllers.
 type Settings struct {
-	Options elasticjob.Options
-	Policy  engine.Policy
-	Workers int    // jobs that are worked on at a time
-	Version string // of the operator, for the masters' records
+	Options  elasticjob.Options
+	Policy   engine.Policy
+	Workers  int      // jobs that are worked on at a time
+	Version  string   // of the operator, for the masters' records
+	Switches switches // nil: nobody knows under which switches nodes are
 }
 
 // Setup adds the controllers to a manager.
@@ -58,7 +59,7 @@ func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) err
 	cached, server := manager.GetClient(), manager.GetAPIReader()
 	reconciler := &JobReconciler{
 		client: cached, server: server, events: manager.GetEventRecorder("phalanx-operator"),
-		masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(), first: &firstLook{server: server},
+		switches: settings.Switches, masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(), first: &firstLook{server: server},
 		nodes:  &nodes{cache: cached, server: server, gone: map[string]bool{}},
 		policy: settings.Policy, options: settings.Options, now: time.Now,
 	}

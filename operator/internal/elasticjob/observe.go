@@ -35,7 +35,7 @@ func observe(pod *corev1.Pod) (engine.Pod, bool) {
 	seen := engine.Pod{
 		Name: pod.Name, UID: string(pod.UID), Role: role, ID: int32(id), Rank: int32(rank),
 		State: state(pod.Status.Phase), Leaving: pod.DeletionTimestamp != nil, Host: pod.Spec.NodeName,
-		Before: engine.ParseCounts(pod.Annotations[AnnotationEnds]), Address: pod.Status.PodIP,
+		Before: engine.ParseCounts(pod.Annotations[AnnotationEnds]), Address: pod.Status.PodIP, HostAddresses: hostAddresses(pod),
 	}
 	if pod.DeletionTimestamp != nil {
 		seen.GoesAt = pod.DeletionTimestamp.Time
@@ -51,6 +51,18 @@ func observe(pod *corev1.Pod) (engine.Pod, bool) {
 	}
 	seen.Blocked = blockedBy(pod)
 	return seen, true
+}
+
+// hostAddresses are those of the pod's node.
+func hostAddresses(pod *corev1.Pod) []string {
+	if pod.Status.HostIP == "" {
+		return nil
+	}
+	addresses := []string{pod.Status.HostIP}
+	for _, host := range pod.Status.HostIPs {
+		addresses = append(addresses, host.IP)
+	}
+	return addresses
 }
 
 func state(phase corev1.PodPhase) engine.State {

@@ -1,6 +1,10 @@
 package elasticjob
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"phalanx/operator/internal/topology"
+)
 
 // Trim leaves of a pod, a service or a node what the operator reads: of ten thousand pods the rest is most of its memory.
 // What it has trimmed must not be written back.
@@ -21,11 +25,16 @@ func Trim(object any) (any, error) {
 
 func trimPod(pod *corev1.Pod) {
 	pod.ManagedFields = nil
-	ends, counted := pod.Annotations[AnnotationEnds]
-	pod.Annotations = nil
-	if counted {
-		pod.Annotations = map[string]string{AnnotationEnds: ends}
+	var annotations map[string]string
+	for _, name := range []string{AnnotationEnds, topology.AnnotationPath} {
+		if value, there := pod.Annotations[name]; there {
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			annotations[name] = value
+		}
 	}
+	pod.Annotations = annotations
 	containers := make([]corev1.Container, len(pod.Spec.Containers))
 	for i := range containers {
 		containers[i].Name = pod.Spec.Containers[i].Name
@@ -36,7 +45,7 @@ func trimPod(pod *corev1.Pod) {
 	trimContainers(status.ContainerStatuses)
 	*status = corev1.PodStatus{
 		Phase: status.Phase, Reason: status.Reason, Conditions: status.Conditions,
-		StartTime: status.StartTime, HostIP: status.HostIP, PodIP: status.PodIP,
+		StartTime: status.StartTime, HostIP: status.HostIP, HostIPs: status.HostIPs, PodIP: status.PodIP,
 		InitContainerStatuses: status.InitContainerStatuses, ContainerStatuses: status.ContainerStatuses,
 	}
 }

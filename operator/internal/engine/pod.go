@@ -34,11 +34,12 @@ type Pod struct {
 	Before  Counts // the ends of its rank before this pod, as written on it
 
 	// What the job's master says of it, where it is heard.
-	Address    string    // empty until it has one
-	Heard      bool      // the master is there
-	Released   bool      // it trains no more, and can be deleted
-	Unfit      string    // why its node is; empty: it is not
-	DrainSince time.Time // the master was told so long ago that it is to go; zero: it was not
+	Address       string    // empty until it has one
+	HostAddresses []string  // of its node
+	Heard         bool      // the master is there
+	Released      bool      // it trains no more, and can be deleted
+	Unfit         string    // why its node is; empty: it is not
+	DrainSince    time.Time // the master was told so long ago that it is to go; zero: it was not
 }
 
 // Goes says that the cluster is about to end the pod, why, and when.

@@ -17,6 +17,7 @@ type Place struct {
 	AccessSwitch string
 	PodSwitch    string
 	Group        int // the number of the access switch in the table, from 0
+	PodGroup     int // the number of the pod switch, likewise
 }
 
 // Table says where nodes are, by their addresses. The zero table knows no node. Nobody changes a table.
@@ -52,7 +53,7 @@ const warningsMax = 20
 // Lines that are wrong are left out, with a sentence for people about each; of two lines about one address the last
 // counts.
 func Parse(text string) (*Table, []string) {
-	reader := reader{table: Table{places: map[netip.Addr]Place{}}, lines: map[netip.Addr]int{}, numbers: map[string]int{}}
+	reader := reader{table: Table{places: map[netip.Addr]Place{}}, lines: map[netip.Addr]int{}}
 	text = strings.TrimPrefix(text, "\ufeff")
 	for number, line := range slices.Collect(strings.Lines(text)) {
 		reader.read(number+1, line)
@@ -67,7 +68,6 @@ func Parse(text string) (*Table, []string) {
 type reader struct {
 	table    Table
 	lines    map[netip.Addr]int // which line a place is from
-	numbers  map[string]int     // of access switches
 	warnings []string
 	more     int
 }
@@ -113,24 +113,29 @@ func (r *reader) place(line int, address netip.Addr, place Place) {
 	r.table.places[address], r.lines[address] = place, line
 }
 
-// number gives the access switches that are left their numbers, in the order of the lines.
+// number gives the switches that are left their numbers, in the order of the lines.
 func (r *reader) number() {
 	addresses := make([]netip.Addr, 0, len(r.lines))
 	for address := range r.lines {
 		addresses = append(addresses, address)
 	}
 	slices.SortFunc(addresses, func(a, b netip.Addr) int { return cmp.Compare(r.lines[a], r.lines[b]) })
+	access, pod := map[string]int{}, map[string]int{}
 	for _, address := range addresses {
 		place := r.table.places[address]
-		number, known := r.numbers[place.AccessSwitch]
-		if !known {
-			number = len(r.numbers)
-			r.numbers[place.AccessSwitch] = number
-		}
-		place.Group = number
+		place.Group, place.PodGroup = numberOf(access, place.AccessSwitch), numberOf(pod, place.PodSwitch)
 		r.table.places[address] = place
 	}
-	r.table.groups = len(r.numbers)
+	r.table.groups = len(access)
+}
+
+func numberOf(numbers map[string]int, name string) int {
+	number, known := numbers[name]
+	if !known {
+		number = len(numbers)
+		numbers[name] = number
+	}
+	return number
 }
 
 // quote shows a piece of somebody's text in a sentence.

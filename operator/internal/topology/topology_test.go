@@ -2,7 +2,6 @@ package topology
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -35,17 +34,18 @@ func TestParse(t *testing.T) {
 		place    Place
 		warnings []string // the beginning of each
 	}{
-		"the guide's":   {guide, "192.168.0.5", Place{"asw-1", "psw-0", 1}, nil},
+		"the guide's":   {guide, "192.168.0.5", Place{"asw-1", "psw-0", 1, 0}, nil},
+		"two pods":      {"a p 10.0.0.1\nb q 10.0.0.2\nc q 10.0.0.3", "10.0.0.3", Place{"c", "q", 2, 1}, nil},
 		"empty":         {" \n\n", "", Place{}, nil},
-		"commas":        {"a,p,10.0.0.1\nb, p ,10.0.0.2", "10.0.0.2", Place{"b", "p", 1}, nil},
-		"tabs, CRLF":    {"a\tp\t10.0.0.1\r\n", "10.0.0.1", Place{"a", "p", 0}, nil},
-		"comments":      {"# asw psw ip\na p 10.0.0.1 # the first\n", "10.0.0.1", Place{"a", "p", 0}, nil},
-		"IPv6":          {"a p fd00::0:1\nb p [fd00::2]", "fd00::1", Place{"a", "p", 0}, nil},
-		"IPv4 in IPv6":  {"a p ::ffff:10.0.0.1", "10.0.0.1", Place{"a", "p", 0}, nil},
-		"byte order":    {"\ufeffa p 10.0.0.1", "10.0.0.1", Place{"a", "p", 0}, nil},
-		"the same":      {"a p 10.0.0.1\na p 10.0.0.1", "10.0.0.1", Place{"a", "p", 0}, nil},
-		"the last":      {"a p 10.0.0.1\nb q 10.0.0.1", "10.0.0.1", Place{"b", "q", 0}, []string{twice}},
-		"two words":     {"asw-0 psw-0\nb p 10.0.0.2", "10.0.0.2", Place{"b", "p", 0}, []string{short}},
+		"commas":        {"a,p,10.0.0.1\nb, p ,10.0.0.2", "10.0.0.2", Place{"b", "p", 1, 0}, nil},
+		"tabs, CRLF":    {"a\tp\t10.0.0.1\r\n", "10.0.0.1", Place{"a", "p", 0, 0}, nil},
+		"comments":      {"# asw psw ip\na p 10.0.0.1 # the first\n", "10.0.0.1", Place{"a", "p", 0, 0}, nil},
+		"IPv6":          {"a p fd00::0:1\nb p [fd00::2]", "fd00::1", Place{"a", "p", 0, 0}, nil},
+		"IPv4 in IPv6":  {"a p ::ffff:10.0.0.1", "10.0.0.1", Place{"a", "p", 0, 0}, nil},
+		"byte order":    {"\ufeffa p 10.0.0.1", "10.0.0.1", Place{"a", "p", 0, 0}, nil},
+		"the same":      {"a p 10.0.0.1\na p 10.0.0.1", "10.0.0.1", Place{"a", "p", 0, 0}, nil},
+		"the last":      {"a p 10.0.0.1\nb q 10.0.0.1", "10.0.0.1", Place{"b", "q", 0, 0}, []string{twice}},
+		"two words":     {"asw-0 psw-0\nb p 10.0.0.2", "10.0.0.2", Place{"b", "p", 0, 0}, []string{short}},
 		"four words":    {"a p 10.0.0.1 10.0.0.2", "", Place{}, []string{`line 1: "a p 10.0.0.1 10.0.0.2": expected 3 words, not 4`}},
 		"no address":    {"a p node-7", "", Place{}, []string{`line 1: "node-7" is no address`}},
 		"a zone":        {"a p fe80::1%eth0", "", Place{}, []string{`line 1: "fe80::1%eth0" is no address`}},
@@ -75,95 +75,6 @@ func TestManyWrongLinesAreCounted(t *testing.T) {
 	_, warnings := Parse(strings.Repeat("x\n", 50))
 	if len(warnings) != warningsMax+1 || warnings[warningsMax] != "and 30 more lines" {
 		t.Errorf("%d warnings, the last %q", len(warnings), warnings[len(warnings)-1])
-	}
-}
-
-func nodesAt(addresses ...string) []Node {
-	var nodes []Node
-	for _, address := range addresses {
-		nodes = append(nodes, Node{Name: address, Addresses: []string{address}})
-	}
-	return nodes
-}
-
-func names(nodes []Node) []string {
-	var names []string
-	for _, node := range nodes {
-		names = append(names, node.Name)
-	}
-	return names
-}
-
-func TestOrder(t *testing.T) {
-	table, _ := Parse("a p 1.0.0.1\na p 1.0.0.2\nb q 1.0.0.3\nb q 1.0.0.4\nc p 1.0.0.5\nc p 1.0.0.6")
-	cases := map[string]struct{ nodes, want []string }{
-		"none":  {nil, nil},
-		"mixed": {[]string{"1.0.0.3", "1.0.0.1", "1.0.0.4", "1.0.0.2"}, []string{"1.0.0.3", "1.0.0.4", "1.0.0.1", "1.0.0.2"}},
-		"one pod switch stays together": {
-			[]string{"1.0.0.1", "1.0.0.3", "1.0.0.5", "1.0.0.2"}, []string{"1.0.0.1", "1.0.0.2", "1.0.0.5", "1.0.0.3"},
-		},
-		"unknown nodes go last":    {[]string{"1.0.0.1", "9.0.0.1", "1.0.0.2"}, []string{"1.0.0.1", "1.0.0.2", "9.0.0.1"}},
-		"but the first":            {[]string{"9.0.0.1", "9.0.0.2", "1.0.0.1"}, []string{"9.0.0.1", "1.0.0.1", "9.0.0.2"}},
-		"in order within a switch": {[]string{"1.0.0.2", "1.0.0.5", "1.0.0.1"}, []string{"1.0.0.2", "1.0.0.1", "1.0.0.5"}},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, names(table.Order(nodesAt(tc.nodes...)))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// Whatever the nodes: all of them are there, the first stays, a switch's are together, and doing it again changes
-// nothing.
-func TestOrderOfAnyNodes(t *testing.T) {
-	for seed := range uint64(500) {
-		random := rand.New(rand.NewPCG(seed, 0))
-		var text strings.Builder
-		var addresses []string
-		for i := range random.IntN(30) + 1 {
-			address := fmt.Sprintf("10.0.0.%d", i)
-			addresses = append(addresses, address)
-			if asw := random.IntN(6); asw > 0 { // 0: the table does not have it
-				fmt.Fprintf(&text, "asw-%d psw-%d %s\n", asw, asw%2, address)
-			}
-		}
-		random.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
-		table, warnings := Parse(text.String())
-		got := names(table.Order(nodesAt(addresses...)))
-		if len(warnings) > 0 || got[0] != addresses[0] {
-			t.Fatalf("seed %d: the first is %s, was %s; %q", seed, got[0], addresses[0], warnings)
-		}
-		if !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(addresses))) {
-			t.Fatalf("seed %d: %v of %v", seed, got, addresses)
-		}
-		if again := names(table.Order(nodesAt(got...))); !slices.Equal(again, got) {
-			t.Fatalf("seed %d: %v, then %v", seed, got, again)
-		}
-		for _, of := range []func(Place) string{
-			func(p Place) string { return p.AccessSwitch }, func(p Place) string { return p.PodSwitch },
-		} {
-			together(t, seed, table, got, of)
-		}
-	}
-}
-
-func together(t *testing.T, seed uint64, table *Table, addresses []string, of func(Place) string) {
-	t.Helper()
-	done := map[string]bool{}
-	last := ""
-	for _, address := range addresses {
-		place, _, known := table.Find(address)
-		if !known {
-			continue
-		}
-		if name := of(place); name != last {
-			if done[name] {
-				t.Fatalf("seed %d: %s twice in %v", seed, name, addresses)
-			}
-			done[name], last = true, name
-		}
 	}
 }
 

@@ -37,6 +37,7 @@
 #include "master/rules/blame.h"
 #include "master/rules/budget.h"
 #include "master/rules/census.h"
+#include "master/rules/switches.h"
 #include "master/rules/voters.h"
 #include "master/topics/checkpoints.h"
 #include "master/topics/health.h"
@@ -253,6 +254,7 @@ struct Platform {
   uint64_t generation = 0;                     // of its last view; 0: there was none
   uint32_t wanted_nodes = 0;                   // 0: it does not say
   std::map<std::string, Departing> departing;  // by address
+  std::map<std::string, Switches> switches;    // nodes are under, by address
   std::set<uint64_t> training;                 // sessions of those that are here and not left out yet
   size_t tried_with = kNotTried;               // so many ready nodes were not enough to do without them
   Instant forget_at = kNever;                  // it is not there, and is believed till then

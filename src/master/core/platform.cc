@@ -37,6 +37,10 @@ void AdmitView(v1::PlatformView& view) {
     departure.set_left_ms(std::clamp<int64_t>(departure.left_ms(), 0, kMaxSpanMs));
     admitted.add_departures()->Swap(&departure);
   }
+  for (const v1::NodePlace& place : view.places()) {
+    if (!IsIpAddress(place.address()) || admitted.places_size() == static_cast<int>(kMaxPlaces)) continue;
+    *admitted.add_places() = place;
+  }
   view.Swap(&admitted);
 }
 
@@ -82,6 +86,10 @@ void Heard(Turn& turn, const v1::PlatformView& view) {
   platform.tried_with = kNotTried;
   if (!platform.departing.empty()) {
     for (const auto& [session, node] : job.nodes) AdmitDeparting(turn, session, node);
+  }
+  platform.switches.clear();
+  for (const v1::NodePlace& place : view.places()) {
+    platform.switches[place.address()] = {place.pod_switch(), place.access_switch()};
   }
   platform.wanted_nodes = view.wanted_nodes();
   TakeWantedNodes(turn);

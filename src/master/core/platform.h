@@ -3,6 +3,7 @@
 //
 // * A node that the platform takes away trains no more, once the others can go on without it: they come to a safe point
 //   and train on while it is still there. Where too few would be left, it trains until it goes.
+// * Where a node is in the network decides which ranks newcomers get (master/rules/placement.h).
 // * How many nodes train follows the platform where the nodes' --nnodes does (JobSpec.sized_by_platform).
 #pragma once
 
@@ -15,6 +16,8 @@ namespace phalanx::master {
 
 // More nodes than that are not taken away at a time; further ones are not heard of.
 constexpr size_t kMaxDepartures = 8'192;
+// Of so many nodes at most it is known where they are.
+constexpr size_t kMaxPlaces = 65'536;
 // A platform that is not there any more, and has not said otherwise, is believed for so long behind the time at which a
 // node was to go.
 constexpr int64_t kDepartureKeptMs = 60'000;

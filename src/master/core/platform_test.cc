@@ -193,6 +193,37 @@ TEST(PlatformTest, ItsNodesAreAsManyAsItWants) {
   EXPECT_EQ(job.state.spec->max_nodes(), 2u);
 }
 
+TEST(PlatformTest, WhoComesWithAnotherNumberBeforeThePlatformSaysSoIsLetIn) {
+  PlatformJob job(1, 2);
+  job.Come(0);
+  job.spec.set_max_nodes(3);
+  v1::Hello hello = job.Info("n1");
+  hello.set_node_rank_wanted(2);
+  const uint64_t other = job.Attach(hello);
+  EXPECT_EQ(job.told[other].refused, "");
+  hello = job.Info("n2");
+  hello.set_node_rank_wanted(3);
+  const uint64_t beyond = job.Attach(hello);
+  EXPECT_THAT(job.told[beyond].refused, HasSubstr("--node-rank=3: expected 0 to 2, as --nnodes=1:3"));
+}
+
+TEST(PlatformTest, OneStaysTheOtherGoes) {
+  PlatformJob job(1, 3);
+  for (int i = 0; i < 3; ++i) job.Come(i);
+  job.Pass(1'000);
+  job.Goes(1, "evicted");
+  job.Goes(2, "evicted");
+  job.Tell();
+  job.BeSafe();
+  ASSERT_EQ(job.World(), 1u);
+  job.view.mutable_departures()->RemoveLast();
+  job.Tell();
+  job.Pass(kGrowQuietMs);
+  job.BeSafe();
+  EXPECT_EQ(job.World(), 2u);
+  EXPECT_THAT(job.View().released(), ElementsAre("10.0.0.1"));
+}
+
 TEST(PlatformTest, AJobOfAFixedSizeTrainsOnUntilTheOthersAreThere) {
   PlatformJob job(2, 2);
   job.Come(0);
@@ -216,6 +247,20 @@ TEST(PlatformTest, NumbersOfTheUserCount) {
   job.spec.set_max_nodes(3);
   const uint64_t other = job.Come(1);
   EXPECT_THAT(job.told[other].refused, HasSubstr("--nnodes=1:3 differs from the job's --nnodes=1:2"));
+}
+
+TEST(PlatformTest, NodesUnderOneSwitchHaveRanksNextToEachOther) {
+  PlatformJob job(4, 4);
+  for (int i = 0; i < 4; ++i) {
+    v1::NodePlace& place = *job.view.add_places();
+    place.set_address(PlatformJob::Address(i));
+    place.set_pod_switch(1);
+    place.set_access_switch(1 + i % 2);
+  }
+  job.Tell();
+  for (int i = 0; i < 4; ++i) job.Come(i);
+  job.Pass(1'000);
+  EXPECT_THAT(job.Records("round-addresses"), ElementsAre("nodes by rank: 10.0.0.0, 10.0.0.2, 10.0.0.1, 10.0.0.3"));
 }
 
 TEST(PlatformTest, AMachineThatFailedItsCheckIsUnfit) {

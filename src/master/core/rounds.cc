@@ -23,6 +23,8 @@
 namespace phalanx::master {
 namespace {
 
+constexpr size_t kMostAddressesNoted = 1'024;
+
 // A save cannot be why a rank is killed.
 LifeEnd EndOf(const Round& round) {
   if (round.stepped) return LifeEnd::kStepped;
@@ -51,6 +53,14 @@ void HoldRound(Turn& turn, const std::string& cause, size_t left, const std::str
   job.grow_at = job.grow_limit = kNever;
   job.reason = reason;
   if (!MayDecide(job)) AskAbsent(turn);
+}
+
+// The list that an administrator compares with the switches of the network.
+void NoteAddresses(Turn& turn, const std::vector<uint64_t>& members) {
+  std::vector<std::string> addresses;
+  addresses.reserve(members.size());
+  for (const uint64_t session : members) addresses.push_back(turn.job.nodes.at(session).hello.address());
+  turn.Note("round-addresses", "", "nodes by rank: " + ListText(addresses, "more", kMostAddressesNoted));
 }
 
 void SendRound(Turn& turn, const std::vector<uint64_t>& members, const std::vector<Span>& spans,
@@ -88,6 +98,7 @@ void SendRound(Turn& turn, const std::vector<uint64_t>& members, const std::vect
     turn.Send(members[rank], std::move(each), round.reason);
     names.push_back(round.slots[rank].node);
   }
+  if (!job.platform.switches.empty()) NoteAddresses(turn, members);
   turn.Note("round-started", "", round.reason, -1,
             {{"because", because},
              {"world_size", int64_t{round.world_size}},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 namespace phalanx::master {
 namespace {
@@ -15,6 +16,32 @@ auto Precedence(const Candidate& c) { return std::tuple(c.previous_rank < 0, c.w
 // Order in which those without a place of their own fill the holes: moving survivors first, then wishes, then arrivals.
 auto FillOrder(const Candidate& c) {
   return std::tuple(c.previous_rank < 0, c.previous_rank, c.wanted_rank < 0, c.wanted_rank, c.arrival);
+}
+
+// Of newcomers in order of arrival: each one's place in the order of switches, by which came first.
+class SwitchOrder {
+ public:
+  std::tuple<bool, size_t, size_t> operator()(const Switches& switches) {
+    if (switches.access == 0) return {true, 0, 0};
+    const size_t pod = pods_.try_emplace(switches.pod, pods_.size()).first->second;
+    const size_t access = accesses_.try_emplace({switches.pod, switches.access}, accesses_.size()).first->second;
+    return {false, pod, access};
+  }
+
+ private:
+  std::map<uint32_t, size_t> pods_;
+  std::map<std::pair<uint32_t, uint32_t>, size_t> accesses_;
+};
+
+// `first` to `last` come in order of arrival.
+void GroupBySwitches(std::vector<Candidate>::iterator first, std::vector<Candidate>::iterator last) {
+  SwitchOrder order;
+  std::vector<std::pair<std::tuple<bool, size_t, size_t>, Candidate>> keyed;
+  for (auto candidate = first; candidate != last; ++candidate) {
+    keyed.emplace_back(order(candidate->switches), *candidate);
+  }
+  std::ranges::stable_sort(keyed, {}, [](const auto& each) { return each.first; });
+  for (auto& [key, candidate] : keyed) *first++ = candidate;
 }
 
 }  // namespace
@@ -42,6 +69,10 @@ std::vector<uint64_t> Place(std::vector<Candidate> candidates, size_t max_nodes)
   std::erase_if(moving, [&settle](const Candidate& c) { return settle(c, c.previous_rank); });
   std::sort(moving.begin(), moving.end(),
             [](const Candidate& a, const Candidate& b) { return FillOrder(a) < FillOrder(b); });
+  const auto newcomers = std::find_if(moving.begin(), moving.end(), [](const Candidate& c) {
+    return c.previous_rank < 0 && c.wanted_rank < 0;
+  });
+  GroupBySwitches(newcomers, moving.end());
   auto hole = ranks.begin();
   for (const Candidate& c : moving) {
     hole = std::find(hole, ranks.end(), kHole);

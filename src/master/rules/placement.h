@@ -2,12 +2,16 @@
 //
 // Survivors keep their rank; a newcomer takes the fallen one's; on a shrink the highest survivors move into the holes
 // and nobody else moves. Static rendezvous (--node-rank) asks for a fixed place and gets it wherever it exists.
+// Newcomers of one access switch get ranks next to each other, and so do those of one pod switch: that of the first
+// node that came is the first, and nodes of which nobody knows where they are go last.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "master/rules/switches.h"
 
 namespace phalanx::master {
 
@@ -17,6 +21,7 @@ struct Candidate {
   int32_t previous_rank = -1;  // group rank in the last round it was a member of; -1: none
   uint64_t arrival = 0;        // order of arrival
   uint32_t local_world_size = 0;
+  Switches switches = {};
 };
 
 // Those that were members before go first, then those that ask for a place, then by arrival.

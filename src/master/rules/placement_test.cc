@@ -40,6 +40,26 @@ TEST(Place, WishesAreGrantedWhereTheRankExists) {
   EXPECT_THAT(Place({Wants(1, 3), Wants(2, 0)}, 4), ElementsAre(2, 1));
 }
 
+// Under access switch `access` of pod switch `pod`.
+Candidate Under(uint32_t pod, uint32_t access, uint64_t id) { return {id, -1, -1, id, 0, {pod, access}}; }
+
+TEST(Place, NewcomersOfOneSwitchAreNeighbours) {
+  // That of the first is the first, then the other of its pod switch, then the others, then who is nowhere.
+  EXPECT_THAT(Place({Under(1, 3, 1), Under(2, 1, 2), New(3), Under(1, 2, 4), Under(2, 1, 5), Under(1, 3, 6)}, 6),
+              ElementsAre(1, 6, 4, 2, 5, 3));
+  // A number of an access switch counts within its pod switch.
+  EXPECT_THAT(Place({Under(1, 1, 1), Under(2, 1, 2), Under(1, 1, 3), Under(2, 1, 4)}, 4), ElementsAre(1, 3, 2, 4));
+}
+
+TEST(Place, WhoHasARankOrWantsOneIsNotMovedForASwitch) {
+  Candidate survivor = Was(1, 1);
+  survivor.switches = {1, 1};
+  EXPECT_THAT(Place({survivor, Under(2, 2, 2), Under(1, 1, 3)}, 3), ElementsAre(2, 1, 3));
+  Candidate wants = Wants(4, 0);
+  wants.switches = {2, 2};
+  EXPECT_THAT(Place({wants, Under(1, 1, 5), Under(2, 2, 6), Under(1, 1, 7)}, 4), ElementsAre(4, 5, 7, 6));
+}
+
 TEST(LayOut, CountsRanksAndRoles) {
   std::vector<Span> spans = {{"a", 2, 0, 0, 0}, {"b", 3, 0, 0, 0}, {"a", 4, 0, 0, 0}};
   EXPECT_EQ(LayOut(spans), 9U);

@@ -191,8 +191,10 @@ type PlatformView struct {
 	// Grows from view to view of a stream, from 1.
 	Generation uint64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
 	// So many nodes are to train, where they are there. 0: the platform does not say.
-	WantedNodes   uint32       `protobuf:"varint,2,opt,name=wanted_nodes,json=wantedNodes,proto3" json:"wanted_nodes,omitempty"`
-	Departures    []*Departure `protobuf:"bytes,3,rep,name=departures,proto3" json:"departures,omitempty"`
+	WantedNodes uint32       `protobuf:"varint,2,opt,name=wanted_nodes,json=wantedNodes,proto3" json:"wanted_nodes,omitempty"`
+	Departures  []*Departure `protobuf:"bytes,3,rep,name=departures,proto3" json:"departures,omitempty"`
+	// Of nodes of which it knows where they are in the network.
+	Places        []*NodePlace `protobuf:"bytes,4,rep,name=places,proto3" json:"places,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -248,6 +250,75 @@ func (x *PlatformView) GetDepartures() []*Departure {
 	return nil
 }
 
+func (x *PlatformView) GetPlaces() []*NodePlace {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+// Where a node is: under an access switch, which is under a pod switch. Both are numbered from 1, as the platform likes.
+type NodePlace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Departure.
+	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	PodSwitch     uint32 `protobuf:"varint,2,opt,name=pod_switch,json=podSwitch,proto3" json:"pod_switch,omitempty"`
+	AccessSwitch  uint32 `protobuf:"varint,3,opt,name=access_switch,json=accessSwitch,proto3" json:"access_switch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodePlace) Reset() {
+	*x = NodePlace{}
+	mi := &file_phalanx_v1_platform_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodePlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodePlace) ProtoMessage() {}
+
+func (x *NodePlace) ProtoReflect() protoreflect.Message {
+	mi := &file_phalanx_v1_platform_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodePlace.ProtoReflect.Descriptor instead.
+func (*NodePlace) Descriptor() ([]byte, []int) {
+	return file_phalanx_v1_platform_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NodePlace) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *NodePlace) GetPodSwitch() uint32 {
+	if x != nil {
+		return x.PodSwitch
+	}
+	return 0
+}
+
+func (x *NodePlace) GetAccessSwitch() uint32 {
+	if x != nil {
+		return x.AccessSwitch
+	}
+	return 0
+}
+
 // A node that the platform takes away: it is preempted, evicted, drained, or there are too many.
 type Departure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -265,7 +336,7 @@ type Departure struct {
 
 func (x *Departure) Reset() {
 	*x = Departure{}
-	mi := &file_phalanx_v1_platform_proto_msgTypes[3]
+	mi := &file_phalanx_v1_platform_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -277,7 +348,7 @@ func (x *Departure) String() string {
 func (*Departure) ProtoMessage() {}
 
 func (x *Departure) ProtoReflect() protoreflect.Message {
-	mi := &file_phalanx_v1_platform_proto_msgTypes[3]
+	mi := &file_phalanx_v1_platform_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -290,7 +361,7 @@ func (x *Departure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Departure.ProtoReflect.Descriptor instead.
 func (*Departure) Descriptor() ([]byte, []int) {
-	return file_phalanx_v1_platform_proto_rawDescGZIP(), []int{3}
+	return file_phalanx_v1_platform_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Departure) GetAddress() string {
@@ -335,7 +406,7 @@ type PlatformFact struct {
 
 func (x *PlatformFact) Reset() {
 	*x = PlatformFact{}
-	mi := &file_phalanx_v1_platform_proto_msgTypes[4]
+	mi := &file_phalanx_v1_platform_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -347,7 +418,7 @@ func (x *PlatformFact) String() string {
 func (*PlatformFact) ProtoMessage() {}
 
 func (x *PlatformFact) ProtoReflect() protoreflect.Message {
-	mi := &file_phalanx_v1_platform_proto_msgTypes[4]
+	mi := &file_phalanx_v1_platform_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -360,7 +431,7 @@ func (x *PlatformFact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlatformFact.ProtoReflect.Descriptor instead.
 func (*PlatformFact) Descriptor() ([]byte, []int) {
-	return file_phalanx_v1_platform_proto_rawDescGZIP(), []int{4}
+	return file_phalanx_v1_platform_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PlatformFact) GetName() string {
@@ -416,7 +487,7 @@ type JobView struct {
 
 func (x *JobView) Reset() {
 	*x = JobView{}
-	mi := &file_phalanx_v1_platform_proto_msgTypes[5]
+	mi := &file_phalanx_v1_platform_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -428,7 +499,7 @@ func (x *JobView) String() string {
 func (*JobView) ProtoMessage() {}
 
 func (x *JobView) ProtoReflect() protoreflect.Message {
-	mi := &file_phalanx_v1_platform_proto_msgTypes[5]
+	mi := &file_phalanx_v1_platform_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -441,7 +512,7 @@ func (x *JobView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobView.ProtoReflect.Descriptor instead.
 func (*JobView) Descriptor() ([]byte, []int) {
-	return file_phalanx_v1_platform_proto_rawDescGZIP(), []int{5}
+	return file_phalanx_v1_platform_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *JobView) GetGeneration() uint64 {
@@ -527,7 +598,7 @@ type UnfitNode struct {
 
 func (x *UnfitNode) Reset() {
 	*x = UnfitNode{}
-	mi := &file_phalanx_v1_platform_proto_msgTypes[6]
+	mi := &file_phalanx_v1_platform_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -539,7 +610,7 @@ func (x *UnfitNode) String() string {
 func (*UnfitNode) ProtoMessage() {}
 
 func (x *UnfitNode) ProtoReflect() protoreflect.Message {
-	mi := &file_phalanx_v1_platform_proto_msgTypes[6]
+	mi := &file_phalanx_v1_platform_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -552,7 +623,7 @@ func (x *UnfitNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnfitNode.ProtoReflect.Descriptor instead.
 func (*UnfitNode) Descriptor() ([]byte, []int) {
-	return file_phalanx_v1_platform_proto_rawDescGZIP(), []int{6}
+	return file_phalanx_v1_platform_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *UnfitNode) GetAddress() string {
@@ -597,7 +668,7 @@ const file_phalanx_v1_platform_proto_rawDesc = "" +
 	"\rPlatformHello\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x12)\n" +
-	"\x10software_version\x18\x03 \x01(\tR\x0fsoftwareVersion\"\x88\x01\n" +
+	"\x10software_version\x18\x03 \x01(\tR\x0fsoftwareVersion\"\xb7\x01\n" +
 	"\fPlatformView\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -605,7 +676,13 @@ const file_phalanx_v1_platform_proto_rawDesc = "" +
 	"\fwanted_nodes\x18\x02 \x01(\rR\vwantedNodes\x125\n" +
 	"\n" +
 	"departures\x18\x03 \x03(\v2\x15.phalanx.v1.DepartureR\n" +
-	"departures\"j\n" +
+	"departures\x12-\n" +
+	"\x06places\x18\x04 \x03(\v2\x15.phalanx.v1.NodePlaceR\x06places\"i\n" +
+	"\tNodePlace\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x1d\n" +
+	"\n" +
+	"pod_switch\x18\x02 \x01(\rR\tpodSwitch\x12#\n" +
+	"\raccess_switch\x18\x03 \x01(\rR\faccessSwitch\"j\n" +
 	"\tDeparture\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -652,29 +729,31 @@ func file_phalanx_v1_platform_proto_rawDescGZIP() []byte {
 	return file_phalanx_v1_platform_proto_rawDescData
 }
 
-var file_phalanx_v1_platform_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_phalanx_v1_platform_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_phalanx_v1_platform_proto_goTypes = []any{
 	(*PlatformMessage)(nil), // 0: phalanx.v1.PlatformMessage
 	(*PlatformHello)(nil),   // 1: phalanx.v1.PlatformHello
 	(*PlatformView)(nil),    // 2: phalanx.v1.PlatformView
-	(*Departure)(nil),       // 3: phalanx.v1.Departure
-	(*PlatformFact)(nil),    // 4: phalanx.v1.PlatformFact
-	(*JobView)(nil),         // 5: phalanx.v1.JobView
-	(*UnfitNode)(nil),       // 6: phalanx.v1.UnfitNode
+	(*NodePlace)(nil),       // 3: phalanx.v1.NodePlace
+	(*Departure)(nil),       // 4: phalanx.v1.Departure
+	(*PlatformFact)(nil),    // 5: phalanx.v1.PlatformFact
+	(*JobView)(nil),         // 6: phalanx.v1.JobView
+	(*UnfitNode)(nil),       // 7: phalanx.v1.UnfitNode
 }
 var file_phalanx_v1_platform_proto_depIdxs = []int32{
 	1, // 0: phalanx.v1.PlatformMessage.hello:type_name -> phalanx.v1.PlatformHello
 	2, // 1: phalanx.v1.PlatformMessage.view:type_name -> phalanx.v1.PlatformView
-	4, // 2: phalanx.v1.PlatformMessage.fact:type_name -> phalanx.v1.PlatformFact
-	3, // 3: phalanx.v1.PlatformView.departures:type_name -> phalanx.v1.Departure
-	6, // 4: phalanx.v1.JobView.unfit:type_name -> phalanx.v1.UnfitNode
-	0, // 5: phalanx.v1.PlatformLink.Attach:input_type -> phalanx.v1.PlatformMessage
-	5, // 6: phalanx.v1.PlatformLink.Attach:output_type -> phalanx.v1.JobView
-	6, // [6:7] is the sub-list for method output_type
-	5, // [5:6] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	5, // 2: phalanx.v1.PlatformMessage.fact:type_name -> phalanx.v1.PlatformFact
+	4, // 3: phalanx.v1.PlatformView.departures:type_name -> phalanx.v1.Departure
+	3, // 4: phalanx.v1.PlatformView.places:type_name -> phalanx.v1.NodePlace
+	7, // 5: phalanx.v1.JobView.unfit:type_name -> phalanx.v1.UnfitNode
+	0, // 6: phalanx.v1.PlatformLink.Attach:input_type -> phalanx.v1.PlatformMessage
+	6, // 7: phalanx.v1.PlatformLink.Attach:output_type -> phalanx.v1.JobView
+	7, // [7:8] is the sub-list for method output_type
+	6, // [6:7] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_phalanx_v1_platform_proto_init() }
@@ -687,14 +766,14 @@ func file_phalanx_v1_platform_proto_init() {
 		(*PlatformMessage_View)(nil),
 		(*PlatformMessage_Fact)(nil),
 	}
-	file_phalanx_v1_platform_proto_msgTypes[5].OneofWrappers = []any{}
+	file_phalanx_v1_platform_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_phalanx_v1_platform_proto_rawDesc), len(file_phalanx_v1_platform_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
