@@ -9,6 +9,7 @@ from phalanx.shim import notice
 _RUN = "torch.distributed.run"
 _LAUNCH = "torch.distributed.launch"
 _API = "torch.distributed.launcher.api"
+_ACCELERATE = "accelerate.commands.launch"
 
 
 def start():
@@ -25,8 +26,9 @@ def start():
 
 
 def install():
-    """Patches torch's launching modules: those that are there now, the others when they are imported."""
-    names = (_API, _RUN, _LAUNCH)
+    """Patches torch's launching modules, and accelerate's: those that are there now, the others when they are
+    imported."""
+    names = (_API, _RUN, _LAUNCH, _ACCELERATE)
     load_watch.when_loaded({name: _patch for name in names if not load_watch.is_awaited(name)})
 
 
@@ -50,7 +52,7 @@ def _command_line():
 
 
 def _patch(module):
-    """Everything of torch's that starts an elastic agent goes through these."""
+    """Everything of torch's that starts an elastic agent goes through these, and what accelerate gives to mpirun."""
     if module.__name__ == _API:
         from phalanx import launcher
 
@@ -58,6 +60,10 @@ def _patch(module):
         package = sys.modules.get("torch.distributed.launcher")
         if hasattr(package, "launch_agent"):  # imported already, with torch's in it
             package.launch_agent = launcher.launch_agent
+    elif module.__name__ == _ACCELERATE:
+        from phalanx.shim import accelerated
+
+        accelerated.patch(module)
     else:
         from phalanx import launch, run
 

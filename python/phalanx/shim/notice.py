@@ -11,7 +11,8 @@ import sys
 from phalanx._launch import surroundings
 
 _ACCELERATE = (
-    "accelerate starts the script itself with --cpu, MULTI_CPU or one process: give phalanx-run the script in its place"
+    "accelerate starts the script itself with one process, or with --cpu and no --mpirun_hostfile: give phalanx-run "
+    "the script in its place"
 )
 _MPI = (  # the variables in which a launcher of MPI tells a process its rank, and how many there are
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -20,6 +21,8 @@ _MPI = (  # the variables in which a launcher of MPI tells a process its rank, a
 )
 _LAUNCHED = b"launched"
 _MPIRUN = b"mpirun "  # and how many processes it has started
+_LEFT = b"left "  # to mpirun, and why
+_WORDS_MAX = 1024
 
 
 def watch():
@@ -43,6 +46,11 @@ def watch():
 def launched(environment):
     """Something goes through Phalanx. `environment`: with the shim's variables."""
     _say(environment, _LAUNCHED)
+
+
+def left_to_mpirun(environment, why):
+    """Several processes are about to start, and not through Phalanx."""
+    _say(environment, _LEFT + why.encode("utf-8", "replace")[: _WORDS_MAX - len(_LEFT)])
 
 
 def _say(environment, words):
@@ -84,7 +92,10 @@ def _tell(heard, pid):
     name = os.path.basename(sys.argv[0] or "") or "the command"
     processes = [int(word[len(_MPIRUN) :]) for word in words if word.startswith(_MPIRUN)]
     processes = processes or [_started_by_mpirun(os.environ)]
-    if name == "accelerate":
+    left = [word[len(_LEFT) :].decode("utf-8", "replace") for word in words if word.startswith(_LEFT)]
+    if left:
+        why = f"{left[0]}: mpirun has started the ranks"
+    elif name == "accelerate":
         why = _ACCELERATE
     elif max(processes) > 1:
         why = (
@@ -100,6 +111,6 @@ def _all_of(heard):
     words = []
     while True:
         try:
-            words.append(heard.recv(32))
+            words.append(heard.recv(_WORDS_MAX))
         except OSError:
             return words
