@@ -115,6 +115,8 @@ std::string SaidText(const std::string& node, const v1::AgentMessage& message) {
     }
     case v1::AgentMessage::kNodeFact:
       return fmt::format("hears {}: {}", node, message.node_fact().sentence());
+    case v1::AgentMessage::kConsoleLost:
+      return fmt::format("hears {}: {}", node, message.console_lost().sentence());
     case v1::AgentMessage::kHello:
     case v1::AgentMessage::BODY_NOT_SET:
       break;

@@ -569,3 +569,75 @@ def test_two_nodes_on_a_laptop(job):
     first = (job.folder / "node1.txt").read_text()
     assert re.search(r"node 127\.0\.0\.2 left \(SIGTERM\).*: .* world 2, ", first), first
     assert "Terminated: this node leaves the job" in (job.folder / "node2.txt").read_text()
+
+
+def steps_and_prints(job, more=""):
+    """A script whose ranks print each step, and leave a file when they have made all."""
+    script = job.folder / "prints.py"
+    script.write_text(
+        "import os, sys, time, phalanx\n"
+        "for step in range(1, 41):\n"
+        "    phalanx.step(step)\n"
+        "    print('step', step, flush=True)\n"
+        f"    {more or 'pass'}\n"
+        "    time.sleep(0.02)\n"
+        "open('done' + os.environ['RANK'], 'w').close()\n"
+    )
+    return script
+
+
+def pasted(job, command, script, *flags):
+    """A pipeline as a person types it; what its first command, phalanx-run, ended with stands in `rc`."""
+    launch = (
+        f"phalanx-run --standalone --nproc-per-node=2 --state-dir={job.folder / 'state'} {' '.join(flags)} {script}"
+    )
+    return shell(job, command.replace("LAUNCH", f"({launch}; echo $? > rc)"), job.folder)
+
+
+NOBODY_READS = "nobody reads {} of phalanx-run any more; training goes on, and what goes there is dropped from now on"
+
+
+@pytest.mark.parametrize(
+    ("command", "lost"),
+    [
+        ("LAUNCH | head -5", ["stdout"]),
+        ("LAUNCH 2>&1 | head -5", ["stdout", "stderr"]),
+        ("(LAUNCH 2>&1 >&3 | head -1) 3>out", ["stderr"]),
+    ],
+    ids=["stdout", "both", "stderr"],
+)
+def test_a_console_that_nobody_reads_any_more_ends_nothing(job, command, lost):
+    """`| head -5`: one life, one sentence for each stream, where there is somebody left to tell, and in the record."""
+    done = pasted(job, command, steps_and_prints(job, "sys.stderr.write('word\\n')"))
+    assert (job.folder / "rc").read_text() == "0\n", done.stderr
+    assert (job.folder / "done0").exists() and (job.folder / "done1").exists()
+    assert len(done.stdout.splitlines()) == (1 if "head -1" in command else 5)
+    assert done.stderr.count(NOBODY_READS.format("stdout")) == ("2>&1" not in command)
+    rows = [
+        json.loads(row)
+        for row in job.phalanx("events", f"--state-dir={job.folder / 'state'}", "--json").stdout.splitlines()
+    ]
+    assert [row["kind"] for row in rows].count("round-started") == 1
+    told = [row["reason"] for row in rows if row["kind"] == "console-lost"]
+    assert sorted(told) == sorted(NOBODY_READS.format(stream) for stream in lost)
+    if lost == ["stderr"]:
+        assert (job.folder / "out").read_text().count("step ") == 80
+
+
+def test_files_of_a_console_that_nobody_reads_get_everything(job):
+    pasted(job, "LAUNCH | head -5", steps_and_prints(job), "--tee=3", f"--log-dir={job.folder / 'logs'}")
+    assert (job.folder / "rc").read_text() == "0\n"
+    files = sorted((job.folder / "logs").glob("*/attempt_0/*/stdout.log"))
+    assert [file.read_text().splitlines() for file in files] == [[f"step {step}" for step in range(1, 41)]] * 2
+
+
+@pytest.mark.parametrize("flag", ["--no-python", "--no-warm"])
+def test_other_programs_outlive_a_console_as_well(job, flag):
+    """They may die of their first word behind it; the next life writes where somebody reads."""
+    script = steps_and_prints(job)
+    if flag == "--no-python":
+        script.write_text("#!/bin/bash\nfor step in {1..40}; do echo step $step; sleep 0.02; done\n: > done$RANK\n")
+        script.chmod(0o755)
+    pasted(job, "LAUNCH | head -5", f"./{script.name}" if flag == "--no-python" else script, flag)
+    assert (job.folder / "rc").read_text() == "0\n"
+    assert (job.folder / "done0").exists() and (job.folder / "done1").exists()

@@ -8,9 +8,15 @@ import stat
 import sys
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_NO_READER = (errno.EPIPE, errno.ECONNRESET, errno.EIO)
 
 
-class _LogFile(io.FileIO):
+class _Stream(io.FileIO):
+    def __repr__(self):
+        return super().__repr__().replace("<FileIO ", "<_io.FileIO ", 1)  # Python 3.13 leaves out a subclass's module
+
+
+class _LogFile(_Stream):
     """A log file behind a standard stream. A disk that takes nothing more costs lines, never the training.
 
     What is lost counts as written. The first loss is told to `on_loss(fd, error number)`; when there is room again, a
@@ -22,9 +28,6 @@ class _LogFile(io.FileIO):
     _lost = 0  # bytes since the last that were written
     _error = 0
     _in_line = False  # the file does not end with a newline, as far as we wrote it
-
-    def __repr__(self):
-        return super().__repr__().replace("<FileIO ", "<_io.FileIO ", 1)  # Python 3.13 leaves out a subclass's module
 
     def write(self, data):
         lost, self._lost = self._lost, 0
@@ -67,9 +70,23 @@ class _LogFile(io.FileIO):
         return count
 
 
-# Seen by scripts as what it stands for.
-_LogFile.__name__ = _LogFile.__qualname__ = "FileIO"
-_LogFile.__module__ = io.FileIO.__module__
+class _Console(_Stream):
+    """A pipe, a socket or a terminal behind a standard stream. Where its reader has gone, what is written counts as
+    written: the launcher says so, and the training goes on."""
+
+    def write(self, data):
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in _NO_READER:
+                raise
+            return memoryview(data).nbytes
+
+
+# Seen by scripts as what they stand for.
+for _kind in _Stream, _LogFile, _Console:
+    _kind.__name__ = _kind.__qualname__ = "FileIO"
+    _kind.__module__ = io.FileIO.__module__
 
 
 def put_in_place(fds):
@@ -94,6 +111,11 @@ def renew(logs=0, on_loss=None):
     _renew("stderr", "__stderr__", 2, "backslashreplace", logs & 2, on_loss)
 
 
+def _has_reader(fd):
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
+
+
 def _renew(name, original_name, fd, errors, is_log=False, on_loss=None):
     stream = getattr(sys, original_name)
     old_encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -103,7 +125,8 @@ def _renew(name, original_name, fd, errors, is_log=False, on_loss=None):
             buffer = open(fd, "rb", buffering=-1, closefd=False)
             buffer.raw.name = f"<{name}>"
         else:
-            buffer = (_LogFile if is_log else io.FileIO)(fd, "wb", closefd=False)
+            kind = _LogFile if is_log else _Console if _has_reader(fd) else io.FileIO
+            buffer = kind(fd, "wb", closefd=False)
             if is_log:
                 buffer.on_loss = on_loss
             buffer.name = f"<{name}>"

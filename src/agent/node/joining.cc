@@ -301,7 +301,7 @@ void NodeAgent::OnMessage(v1::MasterMessage message) {
   if (message.has_finish()) checkpoints_->OnJobEnded();
   Feed(FromMaster{std::move(message)});
   if (welcome) checkpoints_->OnAttached();
-  if (welcome) TellFacts();
+  if (welcome) TellUntold();
 }
 
 void NodeAgent::StartSupervisor() {
@@ -325,6 +325,7 @@ void NodeAgent::StartSupervisor() {
                            fmt::format("local rank {} could not be started: {}", local_rank, Message(why)), UnixMs()});
   };
   events.on_warning = [this](const std::string& text) { Warn(text); };
+  events.on_reader_gone = [this](const std::string& text) { TellOfConsole(text); };
   supervisor_ = MakeSupervisor(SupervisorParts{loop_, reaper_, &guard_, config_, env_, node_id_}, std::move(events));
   supervisor_->Start();
 }

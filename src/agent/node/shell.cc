@@ -534,6 +534,14 @@ void NodeAgent::Do(const Say& action) { Tell(SayLine(speaker_, Level::kInfo, act
 
 void NodeAgent::Warn(const std::string& text) { Tell(SayLine(speaker_, Level::kWarning, text, UnixMs())); }
 
+// To people as far as one of the two is still read, and to the record in any case.
+void NodeAgent::TellOfConsole(const std::string& text) {
+  Warn(text);
+  v1::AgentMessage message;
+  message.mutable_console_lost()->set_sentence(text);
+  TellRecord(std::move(message));
+}
+
 void NodeAgent::Tell(const std::string& line) {
   if (supervisor_) return supervisor_->Say(line);
   fmt::print(stderr, "{}", line);  // the devices could not be counted: nothing has been started yet

@@ -148,11 +148,14 @@ class NodeAgent {
   // What this node's hardware tells (watching.cc).
   void BeginWatching();
   void TellFact(const v1::NodeFact& fact);
-  void TellFacts();
+  // What is only for the record: it waits for a master where there is none.
+  void TellRecord(v1::AgentMessage message);
+  void TellUntold();
   void BlameHardware(int64_t noticed_ns, v1::WorkerExited& exited);
 
   void Tell(const std::string& line);
   void Warn(const std::string& text);
+  void TellOfConsole(const std::string& text);
   void TellOfRound(const v1::StartRound& round);
 
   void SendMessage(v1::AgentMessage message);
@@ -217,7 +220,7 @@ class NodeAgent {
   std::optional<v1::CheckOrder> held_order_;         // it waits
   pid_t last_helper_ = 0;                            // it may be on its way out; 0: there was none
   std::unique_ptr<watch::Watcher> watcher_;          // null: nothing trains yet, or --watch=off
-  std::vector<v1::NodeFact> untold_facts_;           // they wait for a master
+  std::vector<v1::AgentMessage> untold_;             // they wait for a master
   std::unique_ptr<Board> board_;
   std::unique_ptr<CheckpointKeeper> checkpoints_;  // from the moment the address is known
   std::unique_ptr<EventWriter> event_writer_;      // null: nobody wants events

@@ -10,7 +10,7 @@
 namespace phalanx::agent {
 namespace {
 
-// Facts that wait for a master; more of a node without one are lost.
+// What waits for a master; more of a node without one is lost.
 constexpr size_t kMostUntold = 64;
 
 }  // namespace
@@ -32,17 +32,19 @@ void NodeAgent::BeginWatching() {
 
 void NodeAgent::TellFact(const v1::NodeFact& fact) {
   if (fact.grave()) Do(Say{fmt::format("{} ({})", fact.sentence(), fact.source())});
-  if (untold_facts_.size() < kMostUntold) untold_facts_.push_back(fact);
-  TellFacts();
+  v1::AgentMessage message;
+  *message.mutable_node_fact() = fact;
+  TellRecord(std::move(message));
 }
 
-void NodeAgent::TellFacts() {
+void NodeAgent::TellRecord(v1::AgentMessage message) {
+  if (untold_.size() < kMostUntold) untold_.push_back(std::move(message));
+  TellUntold();
+}
+
+void NodeAgent::TellUntold() {
   if (!core_.attached) return;
-  for (v1::NodeFact& fact : std::exchange(untold_facts_, {})) {
-    v1::AgentMessage message;
-    *message.mutable_node_fact() = std::move(fact);
-    SendMessage(std::move(message));
-  }
+  for (v1::AgentMessage& message : std::exchange(untold_, {})) SendMessage(std::move(message));
 }
 
 void NodeAgent::BlameHardware(int64_t noticed_ns, v1::WorkerExited& exited) {

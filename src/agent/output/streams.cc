@@ -232,7 +232,9 @@ Streams::Streams(EventLoop& loop, const LaunchConfig& config, Options options)
       log_dirs_(config, options_.tmp_dir),
       null_(open("/dev/null", O_RDWR | O_CLOEXEC)),
       stdout_console_(std::make_unique<Console>(loop, options_.stdout_fd, [this] { OnRoom(); })),
-      stderr_console_(std::make_unique<Console>(loop, options_.stderr_fd, [this] { OnRoom(); })) {}
+      stderr_console_(std::make_unique<Console>(loop, options_.stderr_fd, [this] { OnRoom(); })),
+      stdout_reader_(loop, options_.stdout_fd, [this] { OnReaderGone(kOut); }),
+      stderr_reader_(loop, options_.stderr_fd, [this] { OnReaderGone(kErr); }) {}
 
 Streams::~Streams() {
   DrainTails();
@@ -262,6 +264,13 @@ void Streams::LendTerminal(WorkerStreams& worker) {
   worker.stdin_fd_ = options_.stdin_fd;
   worker.stdout_fd_ = options_.stdout_fd;
   worker.stderr_fd_ = options_.stderr_fd;
+}
+
+void Streams::OnReaderGone(int stream) {
+  if (!options_.on_reader_gone) return;
+  options_.on_reader_gone(fmt::format(
+      "nobody reads {} of phalanx-run any more; training goes on, and what goes there is dropped from now on",
+      stream == kOut ? "stdout" : "stderr"));
 }
 
 void Streams::Resize() {
@@ -309,7 +318,7 @@ void Streams::OpenStdout(WorkerStreams& worker, int rank, int local_rank, uint32
     }
     WarnOnce(Warning::kNoFile, fmt::format("output goes to the console instead of a file: {}", Message(file.status())));
   }
-  worker.stdout_fd_ = Shown(local_rank) ? options_.stdout_fd : null_.get();
+  worker.stdout_fd_ = Shown(local_rank) && !stdout_reader_.gone() ? options_.stdout_fd : null_.get();
 }
 
 void Streams::OpenStderr(WorkerStreams& worker, int rank, int local_rank, uint32_t restart_count) {

@@ -10,6 +10,9 @@
 // * --local-ranks-filter: other ranks do not reach the console; their files are written all the same.
 // * --debug-rank: that rank has our three descriptors themselves; the others read nothing.
 //
+// * A console whose reader has gone (reader.h) is given up: one sentence, and lives that begin later write to
+// /dev/null.
+//
 // A console that takes nothing stops the reading of pipes, and so at last the workers that write there, as in torchrun;
 // never the event loop. A full disk or a vanished log directory stops nothing: one warning, and the output goes to the
 // console. One thread: the event loop's.
@@ -27,6 +30,7 @@
 #include "agent/flags/config.h"
 #include "agent/output/console.h"
 #include "agent/output/log_dirs.h"
+#include "agent/output/reader.h"
 #include "agent/output/tracebacks.h"
 #include "base/event_loop.h"
 #include "base/fd.h"
@@ -132,6 +136,8 @@ class Streams {
     std::string tmp_dir = "/tmp";
     std::string hostname;
     std::function<void(const std::string&)> on_warning;  // each kind once (see Warning)
+    // Nobody reads our stdout or our stderr any more, in a sentence; at most once for each. From the loop.
+    std::function<void(const std::string&)> on_reader_gone;
   };
 
   Streams(EventLoop& loop, const LaunchConfig& config, Options options);
@@ -214,6 +220,7 @@ class Streams {
   void DrainTails();
   bool Shown(int local_rank) const;
   void WarnOnce(Warning kind, const std::string& text);
+  void OnReaderGone(int stream);
 
   EventLoop& loop_;
   const LaunchConfig config_;
@@ -224,6 +231,8 @@ class Streams {
   Fd null_;
   std::unique_ptr<Console> stdout_console_;
   std::unique_ptr<Console> stderr_console_;
+  ConsoleReader stdout_reader_;
+  ConsoleReader stderr_reader_;
   Tracebacks tracebacks_;
   Fd inotify_;
   uint64_t next_id_ = 1;

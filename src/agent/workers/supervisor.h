@@ -72,6 +72,8 @@ struct SupervisorEvents {
   std::function<void()> on_cold;
   // Said once for each cause: "warm start is off: ..."; once a round that log files take nothing more.
   std::function<void(const std::string&)> on_warning;
+  // Nobody reads our stdout or our stderr any more: a sentence, at most once for each.
+  std::function<void(const std::string&)> on_reader_gone;
 };
 
 class Supervisor {

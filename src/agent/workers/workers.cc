@@ -200,6 +200,7 @@ Workers::Workers(SupervisorParts parts, SupervisorEvents events)
   options.tmp_dir = env_.NonEmptyOr("TMPDIR", "/tmp");
   options.hostname = Hostname();
   options.on_warning = [this](const std::string& text) { Warn(text); };
+  options.on_reader_gone = events_.on_reader_gone;
   streams_ = std::make_unique<Streams>(loop_, config_, std::move(options));
   reaper_.OnAnyEnd([this] { OnAnyEnd(); });
 }

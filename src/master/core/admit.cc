@@ -320,6 +320,8 @@ void Admit(v1::AgentMessage& message) {
       return AdmitCheck(*message.mutable_check());
     case v1::AgentMessage::kNodeFact:
       return AdmitFact(*message.mutable_node_fact());
+    case v1::AgentMessage::kConsoleLost:
+      return Cut(*message.mutable_console_lost()->mutable_sentence(), kMaxReasonBytes);
     case v1::AgentMessage::kReady:
     case v1::AgentMessage::BODY_NOT_SET:
       return;

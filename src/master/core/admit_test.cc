@@ -54,6 +54,8 @@ TEST(Admit, BoundsWhyANodeLeavesAndWhoIsAsked) {
   EXPECT_EQ(Admitted(message).leaving().signal(), 64);
   message.mutable_store_refused()->set_sentence(std::string(513, 'x'));
   EXPECT_EQ(Admitted(message).store_refused().sentence().size(), 512U);
+  message.mutable_console_lost()->set_sentence(std::string(513, 'x'));
+  EXPECT_EQ(Admitted(message).console_lost().sentence().size(), 512U);
   message.mutable_safe_point()->set_asked(UINT32_MAX);
   EXPECT_EQ(Admitted(message).safe_point().asked(), kMaxLocalWorldSize);
 }

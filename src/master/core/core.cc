@@ -47,6 +47,12 @@ void On(Turn& turn, uint64_t session, const v1::StoreRefused& refused) {
   turn.Note("store-refused", NodeName(turn.job, node.hello), refused.sentence());
 }
 
+// A node has two streams, each of which is lost once.
+void On(Turn& turn, uint64_t session, const v1::ConsoleLost& lost) {
+  Node& node = turn.job.nodes.at(session);
+  if (++node.consoles_lost <= 2) turn.Note("console-lost", NodeName(turn.job, node.hello), lost.sentence());
+}
+
 void On(Turn& turn, uint64_t session, const v1::CheckpointReport& report) {
   turn.Apply(OnCheckpointReport(turn.job.checkpoints, session, report, turn.now));
 }
@@ -76,6 +82,8 @@ void On(Turn& turn, const AgentSaid& e) {
       return On(turn, e.session, message.check());
     case v1::AgentMessage::kNodeFact:
       return On(turn, e.session, message.node_fact());
+    case v1::AgentMessage::kConsoleLost:
+      return On(turn, e.session, message.console_lost());
     case v1::AgentMessage::kHello:
     case v1::AgentMessage::BODY_NOT_SET:
       return;

@@ -237,6 +237,7 @@ struct Node {
   std::vector<v1::RankStatus> ranks = {};  // as it told last where that was asked for
   Instant facts_from = kNever;             // the minute in which its facts are counted; kNever: it has told none
   uint32_t facts = 0;                      // of that minute
+  uint32_t consoles_lost = 0;              // of its stdout and its stderr, as it has told
 };
 
 // A node that the platform takes away.

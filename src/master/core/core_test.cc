@@ -896,6 +896,18 @@ TEST(Store, WhoWasTurnedAwayIsRecordedAsItsHolderSays) {
   EXPECT_EQ(job.Records("store-refused").size(), 1U) << "of no round that there is";
 }
 
+TEST(Console, ItsLossIsRecordedOnceForEachStream) {
+  Job job(1, 1);
+  const uint64_t a = job.Attach("a");
+  v1::ConsoleLost lost;
+  lost.set_sentence("nobody reads stdout");
+  job.Say(a, lost);
+  EXPECT_THAT(job.Records("console-lost"), ElementsAre("nobody reads stdout"));
+  EXPECT_EQ(job.records.back().first.node, "a");
+  for (int i = 0; i < 9; ++i) job.Say(a, lost);
+  EXPECT_EQ(job.Records("console-lost").size(), 2U) << "a node has no more streams";
+}
+
 TEST(Facts, WhatANodeTellsOfItsHardwareIsRecorded) {
   Job job(2, 2);
   const uint64_t a = job.Attach("a");

@@ -182,6 +182,8 @@ TEST(Cost, BeatsAndFirstStepsLookAtFewWhileANewcomerWaits) {
   EXPECT_LE(cost.Dearest(Members(cost), refused), kMessageMax);
   const auto fact = [](uint64_t session) { return EventOf(session, MessageWith(v1::NodeFact())); };
   EXPECT_LE(cost.Dearest(Members(cost), fact), kMessageMax);
+  const auto console = [](uint64_t session) { return EventOf(session, MessageWith(v1::ConsoleLost())); };
+  EXPECT_LE(cost.Dearest(Members(cost), console), kMessageMax);
   EXPECT_NE(job.state.grow_at, kNever) << "nothing was planned any more";
   EXPECT_EQ(job.Epoch(), epoch);
 }
