@@ -641,3 +641,34 @@ def test_other_programs_outlive_a_console_as_well(job, flag):
     pasted(job, "LAUNCH | head -5", f"./{script.name}" if flag == "--no-python" else script, flag)
     assert (job.folder / "rc").read_text() == "0\n"
     assert (job.folder / "done0").exists() and (job.folder / "done1").exists()
+
+
+IN_A_SAVE = """
+import sys, time
+import phalanx.checkpoint
+
+
+class Slow:
+    def state_dict(self):
+        sys.stdout.write("saves\\n")
+        sys.stdout.flush()
+        time.sleep(600)
+
+
+phalanx.checkpoint.Checkpointer("run").save(1, {"slow": Slow()})
+"""
+
+
+@pytest.mark.parametrize("flag", ["--warm", "--no-warm"])
+def test_ctrl_c_within_a_save_shows_no_line_of_ours(job, flag):
+    """The script's own line, where it was, and nothing of what goes on below."""
+    script = job.folder / "saves.py"
+    script.write_text(IN_A_SAVE)
+    flags = ["--standalone", "--nproc-per-node=2", f"--state-dir={job.folder / 'state'}", flag]
+    node = job.run(*flags, str(script), cwd=job.folder)
+    job.wait(lambda _: node.stdout.count("saves") == 2, "both in a save")
+    node.signal(signal.SIGINT)
+    assert node.wait() == 130
+    shown = re.findall(r'^  File "([^"]+)"', node.stderr, re.MULTILINE)
+    assert set(shown) <= {str(script)}, node.stderr
+    assert "During handling" not in node.stderr and "ignored" not in node.stderr

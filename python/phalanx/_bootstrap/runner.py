@@ -33,6 +33,7 @@ from phalanx._bootstrap.watching import changes, reads, watch
 from phalanx._bootstrap.watching.standing import Standing
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(_HERE)) + os.sep
 
 # Read by the interpreter, the C library or OpenMP when a process starts; one that has started cannot take them back.
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "ATEN_", "LC_", "LANG")
@@ -443,6 +444,8 @@ def _hide_our_frames(names):
 
     def show_without_ours(kind, value, trace):
         trace = _without_ours(trace)
+        if kind is KeyboardInterrupt and _ends_in_package(trace):
+            value.__suppress_context__ = True  # what we had caught a moment before
         value.__traceback__ = trace
         if hasattr(sys, "last_traceback"):
             sys.last_traceback = trace  # for a debugger behind it, and callbacks at the end
@@ -472,6 +475,17 @@ def _without_ours(trace):
             last.tb_next = last.tb_next.tb_next
         last = last.tb_next
     return trace
+
+
+def _ends_in_package(trace):
+    """Whether a stop that was asked for came within a function of phalanx's, such as save(). The traceback ends then
+    where the script has called it: what goes on below is nothing that the script could mend."""
+    while trace is not None and trace.tb_next is not None:
+        if trace.tb_next.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            trace.tb_next = None
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _is_ours(trace):

@@ -638,10 +638,11 @@ def _tell_step(handle):
 
 
 def _close_all():
-    """So that the last save of a script is not lost at its end."""
+    """So that the last save of a script is not lost at its end. Who asks it to stop then does not want to wait."""
     for checkpointer in list(_open):
         checkpointer._storage_wait_s = 0  # a script that has failed ends so, too
-        checkpointer.close()
+        with contextlib.suppress(KeyboardInterrupt):
+            checkpointer.close()
 
 
 atexit.register(_close_all)
