@@ -882,6 +882,7 @@ def slot(monkeypatch):
     monkeypatch.setattr(board, "_signed", board.words.cast("B").cast("q"))
     monkeypatch.setattr(board, "_known", (0, 0))
     monkeypatch.setattr(board, "_counts_on", False)
+    monkeypatch.setattr(board, "_counted_on", False)
     board._signed[board.STEP] = board._signed[board.FROM_STEP] = -1
     return board._signed
 
@@ -899,12 +900,18 @@ def slot(monkeypatch):
         ("step*3 save:3 step*1 tell:4 step*1", 4, 0),
         ("step*3 save:3 step*1 tell:4 step*1 save:5 step*1", 5, 0),
         ("save:3 step*2", 3, 3),
+        ("behind load:60 step*2", 62, 60),  # the life before counted on
+        ("behind step*1 load:60 step*2 save:62 step*1", 63, 59),
+        ("behind load:60", -1, -1),  # no step has been made
+        ("behind load:3 tell:61 step*2", 61, 61),
+        ("behind load:60 step*50 save:61 step*1", 61, 60),  # it does not any more
     ],
 )
 def test_steps_are_counted_on_between_two_saves(slot, life, step, from_step):
     for word in life.split():
-        kind, number = word.replace("*", ":").split(":")
+        kind, number = word.replace("*", ":").split(":") if word != "behind" else (word, 0)
         {
+            "behind": lambda _: board.expect_counting_on(),
             "step": lambda count: [board.optimizer_stepped() for _ in range(count)],
             "save": board.saved_step,
             "load": board.restored_step,

@@ -672,3 +672,41 @@ def test_ctrl_c_within_a_save_shows_no_line_of_ours(job, flag):
     shown = re.findall(r'^  File "([^"]+)"', node.stderr, re.MULTILINE)
     assert set(shown) <= {str(script)}, node.stderr
     assert "During handling" not in node.stderr and "ignored" not in node.stderr
+
+
+RESTORES = """
+import os, signal, sys, time, torch
+from phalanx.checkpoint import Checkpointer
+optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1)
+checkpointer = Checkpointer("run")
+_, done = checkpointer.load()
+for step in range(done + 1, 17):
+    optimizer.step()
+    if step % 5 == 0:
+        assert checkpointer.save(step, {"step": step}).wait_committed()
+    if step == 12 and done == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == 13:
+        sys.stdout.write("at 13\\n")
+        sys.stdout.flush()
+    while step == 13 and not os.path.exists("go on"):
+        time.sleep(0.05)
+checkpointer.close()
+"""
+
+
+def test_steps_behind_a_restore_are_those_of_the_training(job):
+    """Of a script that tells its steps by saves alone: in the line of the recovery, in status, and in the record."""
+    script = job.folder / "restores.py"
+    script.write_text(RESTORES)
+    state = f"--state-dir={job.folder / 'state'}"
+    node = job.run("--standalone", "--nproc-per-node=1", state, str(script), cwd=job.folder)
+    job.wait(lambda _: "at 13" in node.stdout, "step 13")
+    (told,) = json.loads(job.phalanx("status", "--ranks", state, "--json").stdout)["nodes"]
+    assert [rank["step"] for rank in told["ranks"]] == [13]
+    (job.folder / "go on").touch()
+    assert node.wait() == 0
+    assert re.search(r"restart 1 of 3: restarted .*, world 1, step 11$", node.stderr, re.M), node.stderr
+    rows = [json.loads(row) for row in job.phalanx("events", state, "--json").stdout.splitlines()]
+    assert [row["detail"]["from_step"] for row in rows if row["kind"] == "steps-told"] == [0, 10]
+    assert [row["detail"]["step"] for row in rows if row["kind"] == "first-step"][-1] == 11

@@ -19,6 +19,7 @@ LOCK_OFFSET = 128
 # Words of a slot.
 PID, OPTIMIZER_STEPS, STEP, CHANGED_NS, STARTED_NS, FIRST_STEP_NS, PHASE = range(7)
 FROM_STEP, SAVING_NS, SAVING_SINCE_NS, CAUGHT_UP_NS, HEARS_RESCALE, SPLIT_STEPS, OWN_NS, WAITED_NS = range(7, 15)
+COUNTS_ON = 15
 
 PHASE_SCRIPT = 1
 PHASE_STEPPING = 2
@@ -31,6 +32,7 @@ _looked_in_environment = False
 _redo_until = None  # what an earlier life has told, until this one has come as far
 _known = (0, 0)  # a step as saves number them, and how many the first optimizer had made then: at first none of both
 _counts_on = False  # these numbers grow by one with each step of the optimizer, so it counts on between two saves
+_counted_on = False  # the life before did so: what is restored is counted on from at once
 _saves = 0  # that are under way, one inside the other
 _saving_since_ns = 0
 
@@ -59,6 +61,12 @@ def attach(path, slot):
     words[PID] = os.getpid()
 
 
+def expect_counting_on():
+    """The life before has counted on between saves; this one does what it did, so it does so from its restore on."""
+    global _counted_on
+    _counted_on = True
+
+
 def lock_at(slot):
     """Where in the file the lock of that slot is, for linux.hold_until_death."""
     return HEADER_BYTES + slot * SLOT_BYTES + LOCK_OFFSET
@@ -80,31 +88,41 @@ def script_ends():
 
 def set_step(n):
     """The step as the script counts it."""
-    global _counts_on
-    _counts_on = False
+    global _counted_on
     if not _taken:
         _attach_by_environment()
+    _counted_on = False
+    _count_on(False)
     # Whoever tells it behind the optimizer's step has done that one; whoever tells it before has not.
     _tell(n, max(0, n - min(words[OPTIMIZER_STEPS], 1)))
 
 
 def restored_step(n):
-    """The training goes on behind that step: the number of the save that was restored, and nothing is told by it."""
+    """The training goes on behind that step: the number of the save that was restored. Nothing is told by it, as no
+    step has been made: the next one of the optimizer tells its own, where the life before counted so."""
     global _known
     _known = (n, words[OPTIMIZER_STEPS])
+    if _counted_on and on_step is None:  # safe points go by one way of counting, the same on all ranks
+        _count_on(True)
 
 
 def saved_step(n):
     """A save has that number, behind the step. Where it has grown since the last save, or what was restored, as much as
     the first optimizer has stepped, this counts on: a script that saves each hundred steps makes one each time. Where
     it has not, as where epochs are saved, the step stands between two saves."""
-    global _known, _counts_on
+    global _known
     steps = words[OPTIMIZER_STEPS]
     is_told = _signed[STEP] >= 0 and _signed[STEP] != _known[0] and not _counts_on  # by phalanx.step
     made = steps - _known[1]
-    _counts_on = made > 0 and n - _known[0] == made and not is_told
+    _count_on(made > 0 and n - _known[0] == made and not is_told)
     _known = (n, steps)
     _tell(n, max(0, n - (steps if _counts_on else min(steps, 1))))
+
+
+def _count_on(is_so):
+    global _counts_on
+    _counts_on = is_so
+    words[COUNTS_ON] = is_so
 
 
 def _tell(n, from_step):
@@ -128,7 +146,7 @@ def optimizer_stepped():
     """The first optimizer has stepped: one more in this life."""
     words[OPTIMIZER_STEPS] += 1
     if _counts_on:
-        _tell(_known[0] + words[OPTIMIZER_STEPS] - _known[1], 0)
+        _tell(_known[0] + words[OPTIMIZER_STEPS] - _known[1], max(0, _known[0] - _known[1]))
     else:
         words[CHANGED_NS] = time.monotonic_ns()
     return words[OPTIMIZER_STEPS]

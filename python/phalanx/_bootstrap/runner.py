@@ -195,6 +195,8 @@ def run(channel, request, fds, warmth=None):
     _dress(request, warmth)
     _pass_breakpoints_over(request["env"])
     _attach_board(request.get("board"))
+    if request.get("counts_on"):
+        board.expect_counting_on()
     rescale.use(channel)
     hooks.install(
         lambda step: _report_first_step(channel, step),

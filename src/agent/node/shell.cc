@@ -410,7 +410,9 @@ void NodeAgent::Do(const CloseStore&) { store_.reset(); }
 void NodeAgent::Do(const OpenBoard& action) {
   for (int rank = 0; board_ && rank < static_cast<int>(config_.nproc_per_node); ++rank) {
     const BoardSlot slot = board_->Read(rank);
-    if (slot.pid != 0) told_step_ = std::max(told_step_, slot.step);
+    if (slot.pid == 0) continue;
+    told_step_ = std::max(told_step_, slot.step);
+    if (slot.step >= 0) counts_on_ = slot.counts_on;
   }
   ended_ns_.assign(config_.nproc_per_node, 0);
   board_epoch_ = action.epoch;
@@ -451,6 +453,7 @@ void NodeAgent::Do(const StartWorker& action) {
   spec.args = SubstituteLocalRank(config_.script_args, action.local_rank);
   spec.board_path = files.board_path;
   spec.exact_steps = told_step_ >= 0;
+  spec.counts_on = counts_on_;
   spec.splits_steps = config_.watches_ranks;
   StatusOr<Fd> socket = checkpoints_->NewRank(action.local_rank);
   if (socket.ok()) {

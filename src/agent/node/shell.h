@@ -226,8 +226,9 @@ class NodeAgent {
   std::unique_ptr<EventWriter> event_writer_;      // null: nobody wants events
   const Instant began_ms_;
   uint64_t board_epoch_ = 0;
-  std::vector<int64_t> ended_ns_;             // of the board's ranks; 0: it has not ended
-  int64_t told_step_ = -1;                    // the largest that a rank of earlier rounds here told itself; -1: none
+  std::vector<int64_t> ended_ns_;  // of the board's ranks; 0: it has not ended
+  int64_t told_step_ = -1;         // the largest that a rank of earlier rounds here told itself; -1: none
+  bool counts_on_ = false;         // ... and counted on with the optimizer's steps, in the last life with any
   std::optional<v1::StartRound> last_round_;  // that workers were started for
   std::map<int, LocalWorker> last_workers_;   // of it, by local rank
 };

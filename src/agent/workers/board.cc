@@ -28,7 +28,7 @@ constexpr char kMagic[8] = {'P', 'H', 'X', 'B', 'O', 'A', 'R', 'D'};
 constexpr uint32_t kVersion = 5;
 constexpr size_t kHeaderBytes = 64;
 constexpr size_t kSlotBytes = 192;
-constexpr size_t kSlotWords = 15;
+constexpr size_t kSlotWords = 16;
 constexpr off_t kRescaleAt = 40;
 constexpr off_t kNodeLeaves = 48;
 constexpr size_t kLockAt = 128;
@@ -94,7 +94,7 @@ BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns) {
   std::memcpy(words.data(), bytes, sizeof words);
   for (uint64_t& word : words) word = le64toh(word);
   const auto [pid, optimizer_steps, step, changed, started, first_step, phase, from_step, saving, saving_since,
-              caught_up, hears_rescale, split_steps, own, waited] = words;
+              caught_up, hears_rescale, split_steps, own, waited, counts_on] = words;
   if (pid == 0 || pid > static_cast<uint64_t>(kPidMax)) return slot;
   slot.pid = static_cast<int64_t>(pid);
   if (optimizer_steps <= static_cast<uint64_t>(INT64_MAX)) slot.optimizer_steps = optimizer_steps;
@@ -111,6 +111,7 @@ BoardSlot ParseBoardSlot(const void* bytes, size_t size, int64_t now_ns) {
   if (split_steps <= slot.optimizer_steps) slot.split_steps = split_steps;
   slot.own_ns = TimeOrNever(own, now_ns);  // as saving_ns
   slot.waited_ns = TimeOrNever(waited, now_ns);
+  slot.counts_on = counts_on == 1;
   return slot;
 }
 

@@ -34,6 +34,7 @@ struct BoardSlot {
   uint64_t split_steps = 0;
   int64_t own_ns = 0;
   int64_t waited_ns = 0;
+  bool counts_on = false;  // between two saves the step goes on with the optimizer's
 };
 
 // `bytes` is one slot of the format (192 bytes; fewer: an untaken slot). `now_ns`: nothing can have happened later.

@@ -91,6 +91,13 @@ TEST_F(BoardTest, KnowsTheSplitOfSteps) {
   EXPECT_EQ(board_->Read(2).waited_ns, 0);
 }
 
+TEST_F(BoardTest, KnowsWhetherARankCountsOnBetweenSaves) {
+  for (const uint64_t word : {0, 1, 2}) {
+    Put(1, {1234, 50, 40, 0, 0, 0, 2, 30, 0, 0, 0, 0, 0, 0, 0, word});
+    EXPECT_EQ(board_->Read(1).counts_on, word == 1) << word;
+  }
+}
+
 // By a word of its own: at all times, or until some time.
 TEST_F(BoardTest, KnowsHowLongARankHearsOfRescales) {
   const uint64_t hour_ns = uint64_t{3'600} * 1'000'000'000;

@@ -107,7 +107,8 @@ std::string RunMessage(const LaunchConfig& config, const WorkerSpec& spec, int l
   JsonObject message;
   message.Add("type", "run").Add("kind", KindName(config)).Add("script", ScriptName(config, spec.local_rank));
   message.Add("args", spec.args).Add("cwd", cwd).Add("env", spec.env).Add("umask", static_cast<int64_t>(umask));
-  message.Add("exact_steps", spec.exact_steps)
+  message.Add("counts_on", spec.counts_on)
+      .Add("exact_steps", spec.exact_steps)
       .Add("splits_steps", spec.splits_steps)
       .Add("bound", !spec.cpus.empty())
       .Add("logs", log_streams);

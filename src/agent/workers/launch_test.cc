@@ -97,15 +97,17 @@ TEST(Messages, AreThoseOfTheFormat) {
   EXPECT_EQ(run["umask"], 027);
   EXPECT_TRUE(run["board"].is_null());
   EXPECT_EQ(run["exact_steps"], 0);
+  EXPECT_EQ(run["counts_on"], 0);
   EXPECT_EQ(run["logs"], 2);
   spec.board_path = "/dev/shm/b";
-  spec.exact_steps = true;
+  spec.exact_steps = spec.counts_on = true;
   const auto with_board =
       nlohmann::json::parse(RunMessage(Config(ScriptKind::kModule), spec, 0, "/", 0), nullptr, false);
   EXPECT_EQ(with_board["kind"], "module");
   EXPECT_EQ(with_board["board"]["path"], "/dev/shm/b");
   EXPECT_EQ(with_board["board"]["slot"], 1);
   EXPECT_EQ(with_board["exact_steps"], 1);
+  EXPECT_EQ(with_board["counts_on"], 1);
   LaunchConfig config = Config(ScriptKind::kScript);
   config.script_args = {"--lr", "0.1"};
   const auto preload =

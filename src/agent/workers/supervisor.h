@@ -42,6 +42,7 @@ struct WorkerSpec {
   CpuSet cpus;                    // that it is bound to before any of its code runs; empty: the agent's
   // The rank's end of its checkpoint socket; null: it has none.
   std::shared_ptr<Fd> checkpoint_socket;
+  bool counts_on = false;     // the life before counted on, from one save to the next, with the optimizer's steps
   bool exact_steps = false;   // the life before told its steps itself (phalanx.step)
   bool splits_steps = false;  // what of each step is the rank's own work goes to the board
 };
