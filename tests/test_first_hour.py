@@ -90,8 +90,16 @@ def test_a_rank_that_ends_early_is_the_first_cause(job):
     assert ", then rank 0 failed (exit code 1) on node " in headline(node)
     assert "Then: rank 0 " in node.stderr
     assert "First cause: rank 1 " in node.stderr
+    assert len(re.findall(r"rank 0 \(local rank 0 of ", node.stderr)) == 1
+    assert re.search(
+        r"^First cause: rank 1 .*\n.*\n  end:   exit code 0, pid \d+, after step 3$", node.stderr, re.MULTILINE
+    )
     why = job.phalanx("why", f"--state-dir={job.folder / 'state'}").stdout
-    assert re.search("^first cause: rank 1 ended well ", why, re.MULTILINE)
+    (cause,) = re.findall(
+        r"^first cause: (rank 1 ended early \(exit code 0, after step 3\) on node \S+) ", why, re.MULTILINE
+    )
+    assert cause in headline(node)
+    assert "ended well" not in why
 
 
 @pytest.mark.slow

@@ -303,12 +303,13 @@ std::string StoryText(const Story& story) {
   std::vector<std::vector<std::string>> table;
   for (const Row* row : story.rows) {
     const int64_t since_ms = row->unix_ms - turn.unix_ms;
-    table.push_back({fmt::format("{}{} ms", since_ms < 0 ? "" : "+", since_ms), row->kind, Printable(row->reason)});
+    const std::string what = row == story.first_cause ? CauseText(*row) : row->reason;
+    table.push_back({fmt::format("{}{} ms", since_ms < 0 ? "" : "+", since_ms), row->kind, Printable(what)});
   }
   out += Table(table);
   if (story.first_cause == nullptr) return out;
   const ordered_json detail = Detail(*story.first_cause);
-  out += fmt::format("\nfirst cause: {} (local rank {}, pid {}, {} steps)\n", Printable(story.first_cause->reason),
+  out += fmt::format("\nfirst cause: {} (local rank {}, pid {}, {} steps)\n", Printable(CauseText(*story.first_cause)),
                      NumberIn(detail, "local_rank"), NumberIn(detail, "pid"), NumberIn(detail, "steps"));
   const std::string words = TextIn(detail, "last_words");
   if (!words.empty()) out += fmt::format("its last words:\n{}\n", Printable(words));
@@ -320,6 +321,7 @@ std::string StoryJson(const Story& story) {
   for (const Row* row : story.rows) events.push_back(ToJson(*row));
   ordered_json json = {{"epoch", story.turn->epoch}, {"kind", story.turn->kind}, {"reason", story.turn->reason}};
   json["first_cause"] = story.first_cause == nullptr ? ordered_json() : ToJson(*story.first_cause);
+  if (story.first_cause != nullptr) json["first_cause"]["reason"] = CauseText(*story.first_cause);
   json["events"] = events;
   return Dump(json, 2);
 }

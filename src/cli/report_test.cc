@@ -111,6 +111,23 @@ TEST(Why, SaysWhatItDoesNotKnow) {
   EXPECT_THAT(Message(TellStory(Rows(), 99).status()), HasSubstr("--epoch=99"));
 }
 
+// Whose row was written before anybody was lost by it.
+TEST(Why, SaysOfARankThatEndedEarlyWhatTheBoxSays) {
+  std::vector<Row> rows = Rows();
+  rows.resize(2);
+  rows.push_back({3, 2'000, 1, "worker-exited", "b", 1, "rank 1 ended well on node b",
+                  R"({"local_rank":1,"pid":11,"exit_code":0,"signal":0,"steps":3})"});
+  rows.push_back({4, 2'001, 1, "worker-exited", "a", 0, "rank 0 failed (exit code 1) on node a, as a peer was gone",
+                  R"({"local_rank":0,"pid":10,"exit_code":1,"signal":0,"steps":3,"collateral":1})"});
+  rows.push_back({5, 2'002, 1, "job-finished", "", -1, "rank 1 ended early", R"({"exit_code":1})"});
+  const StatusOr<Story> story = TellStory(rows, std::nullopt);
+  ASSERT_TRUE(story.ok());
+  const std::string text = StoryText(*story);
+  EXPECT_THAT(text, HasSubstr("\nfirst cause: rank 1 ended early (exit code 0, after step 3) on node b (local rank 1"));
+  EXPECT_THAT(text, Not(HasSubstr("ended well")));
+  EXPECT_THAT(StoryJson(*story), HasSubstr("\"reason\": \"rank 1 ended early (exit code 0, after step 3)"));
+}
+
 TEST(Record, TellsTheStatusOfAJobThatIsOver) {
   master::RecordRun run;
   run.job_id = "job7";

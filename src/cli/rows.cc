@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "master/record/lost_rows.h"
+#include "master/rules/blame.h"
 
 namespace phalanx::cli {
 
@@ -134,6 +135,11 @@ const Row* FirstCauseOf(const std::vector<const Row*>& rows, uint64_t ended_epoc
     if (collateral == nullptr) collateral = row;
   }
   return collateral != nullptr && early != nullptr ? early : collateral;
+}
+
+std::string CauseText(const Row& cause) {
+  if (IsFailure(cause)) return cause.reason;
+  return fmt::format("{} on node {}", master::EarlyEndText(cause.rank, NumberIn(Detail(cause), "steps")), cause.node);
 }
 
 }  // namespace phalanx::cli

@@ -46,5 +46,8 @@ bool IsFailure(const Row& row);
 // The first own death in the round that ended; else the rank that ended well before its first failure, which others
 // have lost by that; else that failure. Null where there is none.
 const Row* FirstCauseOf(const std::vector<const Row*>& rows, uint64_t ended_epoch);
+// What is said of a first cause. Its row was written before others were lost by it: of a rank that ended well, that it
+// ended early is known only now, and is told as the job's own box tells it.
+std::string CauseText(const Row& cause);
 
 }  // namespace phalanx::cli

@@ -38,6 +38,8 @@ std::string End(const v1::WorkerExited& e) {
   std::string text = e.signal() != 0
                          ? fmt::format("{} (signal {}), pid {}", DescribeEnd(0, e.signal()), e.signal(), e.pid())
                          : fmt::format("exit code {}, pid {}", e.exit_code(), e.pid());
+  // With 0 it is told of as a cause alone: where it went is all that there is to know.
+  if (e.signal() == 0 && e.exit_code() == 0 && e.steps() > 0) text += fmt::format(", after step {}", e.steps());
   if (!e.killed_by().empty()) text += fmt::format(", killed by {}", e.killed_by());
   return e.end_note().empty() ? text : fmt::format("{} ({})", text, e.end_note());
 }
@@ -102,8 +104,10 @@ std::string FailureBox(const v1::Finish& finish, const std::string& script) {
   const v1::WorkerExited& cause = finish.first_cause().exited();
   const bool ended_early = finish.has_first_cause() && cause.exit_code() == 0 && cause.signal() == 0;
   if (ended_early && finish.others_size() > 0) out += fmt::format("{}\n{}", thin, Told("Then", finish.others(0)));
-  if (finish.others_size() > 0) out += fmt::format("{}\nOthers of the same round:\n", thin);
-  for (const v1::Failure& other : finish.others()) {
+  const int told = ended_early ? 1 : 0;
+  if (finish.others_size() > told) out += fmt::format("{}\nOthers of the same round:\n", thin);
+  for (int i = told; i < finish.others_size(); ++i) {
+    const v1::Failure& other = finish.others(i);
     const std::string& blame = other.exited().blamed_on();
     out += fmt::format("  {}: {}{}\n", Where(other), End(other.exited()), blame.empty() ? "" : "; blame: " + blame);
   }

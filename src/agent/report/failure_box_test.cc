@@ -55,6 +55,29 @@ TEST(FailureBox, OfAHangTellsOfTheRanksOfThisNode) {
   EXPECT_FALSE(IsHang(finish)) << "a rank has failed";
 }
 
+TEST(FailureBox, OfARankThatEndedEarlyNamesEachRankOnce) {
+  v1::Finish finish;
+  finish.set_exit_code(1);
+  finish.set_reason("rank 1 ended early");
+  v1::WorkerExited& early = *finish.mutable_first_cause()->mutable_exited();
+  finish.mutable_first_cause()->set_rank(1);
+  early.set_pid(77);
+  early.set_steps(3);
+  v1::Failure& lost = *finish.add_others();
+  lost.mutable_exited()->set_exit_code(1);
+  lost.mutable_exited()->set_last_words("a peer was gone");
+  std::string box = FailureBox(finish, "train.py");
+  EXPECT_THAT(box, HasSubstr("First cause: rank 1 (local rank"));
+  EXPECT_THAT(box, HasSubstr("  end:   exit code 0, pid 77, after step 3\n"));
+  EXPECT_THAT(box, HasSubstr("Then: rank 0 (local rank"));
+  EXPECT_THAT(box, Not(HasSubstr("Others of the same round"))) << "there are no more";
+  finish.add_others()->set_rank(2);
+  finish.mutable_others(1)->mutable_exited()->set_exit_code(1);
+  box = FailureBox(finish, "train.py");
+  EXPECT_THAT(box, HasSubstr("Others of the same round:\n  rank 2 (local rank"));
+  EXPECT_EQ(box.find("rank 0 (local"), box.rfind("rank 0 (local"));
+}
+
 TEST(FailureBox, SaysWhoKilledARankAndWhatElseIsKnown) {
   v1::Finish finish = Failed();
   finish.mutable_first_cause()->mutable_exited()->set_killed_by("the out-of-memory killer");

@@ -114,14 +114,16 @@ bool AllCollateral(const std::vector<Failure>& failures) {
   return std::all_of(failures.begin(), failures.end(), [](const Failure& f) { return f.collateral; });
 }
 
+std::string EarlyEndText(int64_t rank, int64_t steps) {
+  return fmt::format("rank {} ended early (exit code 0{})", rank,
+                     steps > 0 ? fmt::format(", after step {}", steps) : "");
+}
+
 std::string DescribeEnd(const Failure& f) {
   const v1::WorkerExited& exit = f.told.exited();
   const uint32_t rank = f.told.rank();
   std::string text = fmt::format("rank {} failed (exit code {})", rank, exit.exit_code());
-  if (EndedEarly(exit)) {
-    text = fmt::format("rank {} ended early (exit code 0{})", rank,
-                       exit.steps() > 0 ? fmt::format(", after step {}", exit.steps()) : "");
-  }
+  if (EndedEarly(exit)) text = EarlyEndText(rank, exit.steps());
   if (exit.signal() != 0)
     text =
         fmt::format("rank {} died ({}{})", rank, SignalName(exit.signal()), exit.core_dumped() ? ", core dumped" : "");

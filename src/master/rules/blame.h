@@ -56,6 +56,8 @@ bool AllCollateral(const std::vector<Failure>& failures);
 std::string Describe(const Failure& failure);
 // ... without the exception, which costs the reading of what the worker has left.
 std::string DescribeEnd(const Failure& failure);
+// "rank 1 ended early (exit code 0, after step 3)". `steps`: 0: it has made none.
+std::string EarlyEndText(int64_t rank, int64_t steps);
 // "rank 1 ended early (exit code 0) on node a, then rank 0 failed (exit code 1) on node a: RuntimeError: ...": the
 // first cause, and, where that did not fail itself, who did. `failures` is not empty.
 std::string DescribeCause(const std::vector<Failure>& failures);
