@@ -6,14 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/signal_name.h"
+#include "cli/phase_text.h"
 #include "cli/rows.h"
 
 namespace phalanx::cli {
 namespace {
-
-// As the master says it of a job whose nodes all left (src/master/core/departures.cc).
-constexpr const char* kStoppedText = "job stopped: ";
 
 // -1: none of its nodes has told one; or its record names none.
 int64_t StepOf(const JobView& view) {
@@ -22,13 +19,6 @@ int64_t StepOf(const JobView& view) {
     if (node.group_rank() >= 0) step = std::max(step, node.max_step());
   }
   return step;
-}
-
-std::string StateText(const JobView& view) {
-  const v1::StatusReply& s = view.status;
-  if (s.phase() != "finished" || s.exit_code() == 0) return s.phase();
-  if (!s.reason().starts_with(kStoppedText)) return fmt::format("failed ({})", s.exit_code());
-  return s.exit_code() > 128 ? fmt::format("stopped ({})", SignalName(s.exit_code() - 128)) : "stopped";
 }
 
 std::string NodesText(const v1::StatusReply& s) {
@@ -59,7 +49,7 @@ std::string JobsText(const std::vector<ListedJob>& jobs, size_t folders, int64_t
       continue;
     }
     const v1::StatusReply& s = job.view.status;
-    table.push_back({Printable(s.job_id()), StateText(job.view), Clock(s.started_unix_ms(), true).substr(0, 19),
+    table.push_back({Printable(s.job_id()), PhaseText(s), Clock(s.started_unix_ms(), true).substr(0, 19),
                      AgeOf(job.view, now_unix_ms), NodesOf(job.view),
                      NumberOrNone(s.world_size() == 0 ? -1 : int64_t{s.world_size()}), NumberOrNone(StepOf(job.view)),
                      Printable(job.folder)});

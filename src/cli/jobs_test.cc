@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/phase_text.h"
+#include "cli/report.h"
+
 namespace phalanx::cli {
 namespace {
 
@@ -65,6 +68,15 @@ TEST(JobsTest, OfAJobThatHasEndedWhatItsRecordTells) {
   EXPECT_THAT(JobsText({stopped}, 1, 900'000), HasSubstr("  stopped  "));
   stopped.view.status.set_reason("rank 0 failed (exit code 1) on node a; all 3 restarts are used up");
   EXPECT_THAT(JobsText({stopped}, 1, 900'000), HasSubstr("  failed (1)  "));
+}
+
+TEST(JobsTest, SaysWhatStatusSays) {
+  for (const ListedJob& job : {Live(), Failed()}) {
+    const std::string phase = PhaseText(job.view.status);
+    EXPECT_THAT(JobsText({job}, 1, 0), HasSubstr(phase + "  "));
+    EXPECT_THAT(StatusText(job.view, 0), HasSubstr(": " + phase));
+  }
+  EXPECT_EQ(PhaseText(Failed().view.status), "failed (1)");
 }
 
 TEST(JobsTest, ForPrograms) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "cli/phase_text.h"
 #include "cli/rows.h"
 
 namespace phalanx::cli {
@@ -334,8 +335,7 @@ Ledger MakeLedger(const JobView& view, int64_t now_unix_ms) {
 std::string LedgerText(const JobView& view, const Ledger& ledger) {
   const v1::StatusReply& s = view.status;
   const int64_t wall_ms = ledger.end_unix_ms - ledger.begin_unix_ms;
-  std::string out = fmt::format("job {}: {}", Printable(s.job_id()), s.phase());
-  if (s.phase() == "finished") out += fmt::format(", exit code {}", s.exit_code());
+  std::string out = fmt::format("job {}: {}", Printable(s.job_id()), PhaseText(s));
   if (s.phase() == "unfinished") out += " (its master is gone, and has not recorded an end: up to its last row)";
   out += fmt::format("\n{} to {}{}: {}, goodput {}\n\n", Clock(ledger.begin_unix_ms, true),
                      Clock(ledger.end_unix_ms, true), view.live ? " (now)" : "", Seconds(wall_ms),

@@ -106,7 +106,7 @@ TEST(Ledger, TellsItToPeopleAndPrograms) {
   Rows rows = Killed().Finish(20'000, 2, 0);
   const Ledger ledger = rows.Make();
   const std::string text = LedgerText(rows.view, ledger);
-  EXPECT_THAT(text, AllOf(HasSubstr("job job7: finished, exit code 0\n"), HasSubstr("20.000 s, goodput 87.5 %\n")));
+  EXPECT_THAT(text, AllOf(HasSubstr("job job7: finished\n"), HasSubstr("20.000 s, goodput 87.5 %\n")));
   EXPECT_THAT(text, HasSubstr("training           17.500 s  87.5 %\n"));
   EXPECT_THAT(text, HasSubstr("waiting for nodes  0.100 s   0.5 %\n"));
   EXPECT_THAT(text, HasSubstr("0.200 s     0.000 s  1.800 s  10          8.000 s    -              rank 1 died"));

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/check_rows.h"
+#include "cli/phase_text.h"
 #include "cli/rows.h"
 
 namespace phalanx::cli {
@@ -153,8 +154,7 @@ ordered_json LeftJson(const std::vector<LeftStep>& left) {
 
 std::string StatusText(const JobView& view, int64_t now_unix_ms, bool ranks) {
   const v1::StatusReply& s = view.status;
-  std::string out = fmt::format("job {}: {}", Printable(s.job_id()), s.phase());
-  if (s.phase() == "finished") out += fmt::format(", exit code {}", s.exit_code());
+  std::string out = fmt::format("job {}: {}", Printable(s.job_id()), PhaseText(s));
   if (s.phase() == "unfinished") out += " (its master is gone, and has not recorded an end)";
   if (s.world_size() > 0) out += fmt::format(", world {}", s.world_size());
   out += fmt::format(", epoch {}, {} restart{}, {} left\n", s.epoch(), s.restart_count(),

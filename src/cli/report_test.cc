@@ -138,7 +138,7 @@ TEST(Record, TellsTheStatusOfAJobThatIsOver) {
   EXPECT_EQ(view.status.exit_code(), 1);
   EXPECT_EQ(view.status.epoch(), 3U);
   EXPECT_EQ(view.status.restart_count(), 2U);
-  EXPECT_THAT(StatusText(view, 0), HasSubstr("job job7: finished, exit code 1, world 2, epoch 3, 2 restarts, 2 left"));
+  EXPECT_THAT(StatusText(view, 0), HasSubstr("job job7: failed (1), world 2, epoch 3, 2 restarts, 2 left"));
   view.rows.pop_back();
   EXPECT_EQ(StatusFromRecord(run, view.rows).phase(), "unfinished");
 }

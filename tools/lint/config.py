@@ -124,6 +124,7 @@ CORES = (
     "src/cli/elasticity_rows.*",
     "src/cli/jobs.*",
     "src/cli/ledger.*",
+    "src/cli/phase_text.*",
     "src/cli/replay.*",
     "src/cli/report.*",
     "src/cli/rows.*",
