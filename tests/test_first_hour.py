@@ -122,6 +122,10 @@ def test_a_hang_is_told_within_seconds(job):
     line = node.wait_line("no step for 1[2-7]")
     assert "at step 80" in line and "usually within" in line
     assert "; no step for " in job.phalanx("status", state).stdout
+    why = job.phalanx("why", state).stdout
+    assert re.match(
+        r"no step since .*, for 0:00:\d\d: no step for 1\d\S* s \(usually .*: all ranks are at step 80\n\nepoch 1", why
+    )
     node.wait_line("steps go on, after ")
     assert node.wait() == 0
     stalled = json.loads(job.phalanx("ledger", state, "--json").stdout)["causes"]["stalled_ms"]
@@ -348,6 +352,40 @@ def test_a_hang_timeout_begins_another_life(job):
     kinds = [json.loads(row)["kind"] for row in job.phalanx("events", state, "--json").stdout.splitlines()]
     assert kinds.count("hang") == 1
     assert "--hang-timeout=4 s is over" in job.phalanx("why", state).stdout
+
+
+@pytest.mark.slow
+def test_who_is_behind_in_a_hang(job):
+    """By `why`, and by `status --ranks`, as long as it lasts."""
+    text = (
+        "import os, time, phalanx\n"
+        "for step in range(1, 83):\n"
+        "    phalanx.step(step)\n"
+        "    time.sleep(0.2)\n"
+        "    while step == (80 if os.environ['RANK'] == '1' else 82) and not os.path.exists('go on'):\n"
+        "        time.sleep(0.05)\n"
+    )
+    script = job.folder / "hangs.py"
+    script.write_text(text)
+    state = f"--state-dir={job.folder / 'state'}"
+    node = job.run("--standalone", "--nproc-per-node=2", state, str(script), cwd=job.folder)
+    node.wait_line("no step for 1[2-7]")
+    why = job.phalanx("why", state).stdout
+    assert re.match(
+        r"no step since .*: the others are at step 82, some ranks of node \S+ at step 80\nrank 1 \(", why
+    ), why
+    assert re.search(
+        r"^rank 1 \(local rank 1 of node \S+, pid \d+\) is at step 80, 2 behind\n\nepoch 1 began", why, re.M
+    )
+    hang = json.loads(job.phalanx("why", state, "--json").stdout)["hang"]
+    assert [(rank["rank"], rank["step"], rank["behind"]) for rank in hang["ranks_behind"]] == [(1, 80, 2)]
+    assert hang["silent_ms"] >= 12_000
+    table = job.phalanx("status", "--ranks", state).stdout
+    assert re.search(r"^0 +\S+ +\d+ +82 +stepping, waiting ", table, re.M), table
+    assert re.search(r"^1 +\S+ +\d+ +80 +stepping, 2 behind ", table, re.M), table
+    (job.folder / "go on").touch()
+    assert node.wait() == 0
+    assert "no step since" not in job.phalanx("why", state).stdout
 
 
 def test_a_hang_that_ends_the_job_ends_with_a_box(job):

@@ -142,8 +142,16 @@ std::string StatusOf(JobView view, const AskFlags& flags) {
   return flags.json ? StatusJson(view) : StatusText(view, UnixMs(), flags.query.ranks);
 }
 
+// By the clock that the times of its rows are of. A job that nobody serves stands still at its last row; a master of an
+// older version does not tell its clock.
+int64_t NowOf(const JobView& view) {
+  if (!view.live) return view.ended.at_unix_ms;
+  return view.status.now_unix_ms() > 0 ? view.status.now_unix_ms() : UnixMs();
+}
+
 int Answer(const std::string& command, AskFlags flags) {
   flags.query.rows = command != "status";
+  if (command == "why") flags.query.ranks = true;  // of a job that hangs
   const StatusOr<JobView> view = ViewJob(flags.query, Environment::FromProcess());
   if (!view.ok()) return Fail(view.status());
   std::string out;
@@ -154,14 +162,12 @@ int Answer(const std::string& command, AskFlags flags) {
   } else if (command == "events") {
     out = flags.json ? EventsJson(view->rows) : EventsText(view->rows);
   } else if (command == "ledger") {
-    // A master of an older version does not tell its clock.
-    const int64_t now = view->status.now_unix_ms() > 0 ? view->status.now_unix_ms() : UnixMs();
-    const Ledger ledger = MakeLedger(*view, now);
+    const Ledger ledger = MakeLedger(*view, NowOf(*view));
     out = flags.json ? LedgerJson(*view, ledger) : LedgerText(*view, ledger);
   } else {
     const StatusOr<Story> story = TellStory(view->rows, flags.epoch);
     if (!story.ok()) return Fail(story.status());
-    out = flags.json ? StoryJson(*story) : StoryText(*story);
+    out = flags.json ? StoryJson(*story, *view, NowOf(*view)) : StoryText(*story, *view, NowOf(*view));
   }
   fmt::print("{}", out);
   return std::fflush(stdout) == 0 ? 0 : 1;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/check_rows.h"
+#include "cli/hang.h"
 #include "cli/phase_text.h"
 #include "cli/rows.h"
 
@@ -59,24 +60,33 @@ const char* DoingText(v1::RankStatus::Doing doing) {
 
 std::string SpanOrNone(int64_t ms) { return ms < 0 ? "-" : Span(ms); }
 
-std::vector<std::string> RankRow(const v1::NodeStatus& node, const v1::RankStatus& rank) {
+// All the same in a job that steps: where its ranks are at one moment tells nothing.
+StepsMade StepsOfHang(const v1::StatusReply& s) { return s.stalled_ms() > 0 ? StepsMadeIn(s) : StepsMade(); }
+
+// In a job that hangs, what tells a rank that others wait for from one that waits.
+std::string DoesText(const v1::RankStatus& rank, const StepsMade& made) {
+  const std::string place = PlaceText(rank, made);
+  return place.empty() ? DoingText(rank.doing()) : fmt::format("{}, {}", DoingText(rank.doing()), place);
+}
+
+std::vector<std::string> RankRow(const v1::NodeStatus& node, const v1::RankStatus& rank, const StepsMade& made) {
   return {fmt::format("{}", node.rank_base() + rank.local_rank()),
           Printable(node.hostname()),
           rank.pid() > 0 ? fmt::format("{}", rank.pid()) : "-",
           fmt::format("{}", rank.step()),
-          DoingText(rank.doing()),
+          DoesText(rank, made),
           SpanOrNone(rank.quiet_ms()),
           SpanOrNone(rank.age_ms()),
           rank.resident_bytes() > 0 ? Bytes(static_cast<uint64_t>(rank.resident_bytes())) : "-"};
 }
 
 // By rank: `nodes` are in the order of theirs.
-std::string RankTable(const std::vector<v1::NodeStatus>& nodes) {
+std::string RankTable(const std::vector<v1::NodeStatus>& nodes, const StepsMade& made) {
   std::vector<std::vector<std::string>> table = {
       {"RANK", "NODE", "PID", "STEP", "DOES", "SINCE ITS LAST STEP", "SINCE IT BEGAN", "MEMORY"}};
   std::string silent;
   for (const v1::NodeStatus& node : nodes) {
-    for (const v1::RankStatus& rank : node.ranks()) table.push_back(RankRow(node, rank));
+    for (const v1::RankStatus& rank : node.ranks()) table.push_back(RankRow(node, rank, made));
     if (node.group_rank() >= 0 && node.ranks().empty()) {
       silent += fmt::format("node {} has not said in time what its ranks do\n", Printable(node.hostname()));
     }
@@ -181,13 +191,14 @@ std::string StatusText(const JobView& view, int64_t now_unix_ms, bool ranks) {
   std::vector<std::vector<std::string>> table = {{"NODE", "ADDRESS", "STATE", "GROUP RANK", "RANKS", "STEP", "SILENT"}};
   for (const v1::NodeStatus& node : nodes) table.push_back(NodeRow(node));
   const std::string check = s.has_check() ? "\n" + CheckText(s.check()) : "";
-  return out + Table(table) + (ranks ? RankTable(nodes) : "") + SparesText(nodes) + LeftOutText(s.left_out()) +
-         CheckpointTable(s) + check;
+  return out + Table(table) + (ranks ? RankTable(nodes, StepsOfHang(s)) : "") + SparesText(nodes) +
+         LeftOutText(s.left_out()) + CheckpointTable(s) + check;
 }
 
 std::string StatusJson(const JobView& view) {
   const v1::StatusReply& s = view.status;
   ordered_json nodes = ordered_json::array();
+  const StepsMade made = StepsOfHang(s);
   for (const v1::NodeStatus& n : s.nodes()) {
     ordered_json node = {
         {"node_id", n.node_id()},     {"hostname", n.hostname()},     {"address", n.address()},
@@ -203,6 +214,8 @@ std::string StatusJson(const JobView& view) {
                                {"quiet_ms", rank.quiet_ms()},
                                {"age_ms", rank.age_ms()},
                                {"resident_bytes", rank.resident_bytes()}});
+      const std::string place = PlaceText(rank, made);
+      if (!place.empty()) node["ranks"].back()["place"] = place;
     }
     nodes.push_back(std::move(node));
   }
@@ -224,6 +237,7 @@ std::string StatusJson(const JobView& view) {
     json["in_memory"] = LeftJson(view.left);
   }
   if (view.live) {
+    if (s.stalled_ms() > 0) json["stalled_ms"] = s.stalled_ms();
     json["nodes"] = nodes;
     json["checkpoints"] = CheckpointsJson(s);
     if (!s.left_out().empty()) json["left_out"] = LeftOutJson(s.left_out());
@@ -286,19 +300,21 @@ StatusOr<Story> TellStory(const std::vector<Row>& rows, std::optional<uint64_t> 
     const bool consequence = row.kind == "first-step" || row.kind == "round-stepping";
     if (i > turns[chosen] ? late || consequence : row.epoch >= ended_epoch) story.rows.push_back(&row);
   }
+  if (!epoch) story.hang = HangOf(rows);
   if (TextIn(Detail(*story.turn), "because") != "nodes") story.first_cause = FirstCauseOf(story.rows, ended_epoch);
   return story;
 }
 
-std::string StoryText(const Story& story) {
+std::string StoryText(const Story& story, const JobView& view, int64_t now_unix_ms) {
   const Row& turn = *story.turn;
   std::string out;
+  if (story.hang) out = HangText(*story.hang, view.status, now_unix_ms) + "\n";
   if (turn.kind == "round-started")
-    out = fmt::format("epoch {} began at {}: {}\n", turn.epoch, Clock(turn.unix_ms, true), Printable(turn.reason));
+    out += fmt::format("epoch {} began at {}: {}\n", turn.epoch, Clock(turn.unix_ms, true), Printable(turn.reason));
   if (turn.kind == "round-held")
-    out = fmt::format("epoch {} was held at {}: {}\n", turn.epoch, Clock(turn.unix_ms, true), Printable(turn.reason));
+    out += fmt::format("epoch {} was held at {}: {}\n", turn.epoch, Clock(turn.unix_ms, true), Printable(turn.reason));
   if (turn.kind == "job-finished")
-    out = fmt::format("the job ended at {}: {}\n", Clock(turn.unix_ms, true), Printable(turn.reason));
+    out += fmt::format("the job ended at {}: {}\n", Clock(turn.unix_ms, true), Printable(turn.reason));
   out += "\n";
   std::vector<std::vector<std::string>> table;
   for (const Row* row : story.rows) {
@@ -316,12 +332,13 @@ std::string StoryText(const Story& story) {
   return out;
 }
 
-std::string StoryJson(const Story& story) {
+std::string StoryJson(const Story& story, const JobView& view, int64_t now_unix_ms) {
   ordered_json events = ordered_json::array();
   for (const Row* row : story.rows) events.push_back(ToJson(*row));
   ordered_json json = {{"epoch", story.turn->epoch}, {"kind", story.turn->kind}, {"reason", story.turn->reason}};
   json["first_cause"] = story.first_cause == nullptr ? ordered_json() : ToJson(*story.first_cause);
   if (story.first_cause != nullptr) json["first_cause"]["reason"] = CauseText(*story.first_cause);
+  if (story.hang) json["hang"] = HangJson(*story.hang, view.status, now_unix_ms);
   json["events"] = events;
   return Dump(json, 2);
 }

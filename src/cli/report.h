@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cli/hang.h"
 #include "cli/job_view.h"
 
 namespace phalanx::cli {
@@ -27,13 +28,15 @@ struct Story {
   const master::RecordRow* turn = nullptr;         // the decision
   const master::RecordRow* first_cause = nullptr;  // the worker's end that it came from; null for membership changes
   std::vector<const master::RecordRow*> rows;      // from the round before to the first steps after
+  std::optional<Hang> hang;                        // of the round that goes on; none where another one is asked for
 };
 
 // The story of the last turn, or of the beginning of `epoch`. Points into `rows`. NotFound, with a sentence, where
 // there is none.
 StatusOr<Story> TellStory(const std::vector<master::RecordRow>& rows, std::optional<uint64_t> epoch);
 
-std::string StoryText(const Story& story);
-std::string StoryJson(const Story& story);
+// `view`: of a job that hangs, what its ranks have said.
+std::string StoryText(const Story& story, const JobView& view, int64_t now_unix_ms);
+std::string StoryJson(const Story& story, const JobView& view, int64_t now_unix_ms);
 
 }  // namespace phalanx::cli

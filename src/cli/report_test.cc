@@ -72,7 +72,7 @@ TEST(Why, TellsTheEndOfAFailedJob) {
   ASSERT_TRUE(story.ok());
   EXPECT_EQ(story->turn->id, 11);
   EXPECT_EQ(story->first_cause->id, 10);
-  EXPECT_THAT(StoryText(*story),
+  EXPECT_THAT(StoryText(*story, {}, 0),
               HasSubstr("first cause: rank 0 failed (exit code 3) on node a (local rank 0, pid 12, 7 steps)"));
 }
 
@@ -81,13 +81,13 @@ TEST(Why, BlamesTheDeadEvenWhereTheVictimWasFaster) {
   const StatusOr<Story> story = TellStory(rows, 2);
   ASSERT_TRUE(story.ok());
   EXPECT_EQ(story->first_cause->id, 5);
-  const std::string text = StoryText(*story);
+  const std::string text = StoryText(*story, {}, 0);
   EXPECT_THAT(text, HasSubstr("epoch 2 began"));
   EXPECT_THAT(text, HasSubstr("-1 ms"));
   EXPECT_THAT(text, HasSubstr("+89 ms"));
   EXPECT_THAT(text, HasSubstr("its last words:\nso\nlong?[2J"));
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
-  EXPECT_THAT(StoryJson(*story), HasSubstr("\"signal\": 9"));
+  EXPECT_THAT(StoryJson(*story, {}, 0), HasSubstr("\"signal\": 9"));
 }
 
 TEST(Why, AMembershipChangeHasNoWorkerToBlame) {
@@ -122,10 +122,10 @@ TEST(Why, SaysOfARankThatEndedEarlyWhatTheBoxSays) {
   rows.push_back({5, 2'002, 1, "job-finished", "", -1, "rank 1 ended early", R"({"exit_code":1})"});
   const StatusOr<Story> story = TellStory(rows, std::nullopt);
   ASSERT_TRUE(story.ok());
-  const std::string text = StoryText(*story);
+  const std::string text = StoryText(*story, {}, 0);
   EXPECT_THAT(text, HasSubstr("\nfirst cause: rank 1 ended early (exit code 0, after step 3) on node b (local rank 1"));
   EXPECT_THAT(text, Not(HasSubstr("ended well")));
-  EXPECT_THAT(StoryJson(*story), HasSubstr("\"reason\": \"rank 1 ended early (exit code 0, after step 3)"));
+  EXPECT_THAT(StoryJson(*story, {}, 0), HasSubstr("\"reason\": \"rank 1 ended early (exit code 0, after step 3)"));
 }
 
 TEST(Record, TellsTheStatusOfAJobThatIsOver) {

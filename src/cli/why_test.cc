@@ -86,7 +86,7 @@ class LargeJob : public ::testing::Test {
     EXPECT_EQ(story->turn->epoch, 2U);
     ASSERT_NE(story->first_cause, nullptr);
     EXPECT_EQ(story->first_cause->rank, kGroupRank * kRanksOfNode + kLocalRank);
-    EXPECT_THAT(StoryText(*story), HasSubstr("first cause: rank 37691 died (SIGKILL) on node n4711"));
+    EXPECT_THAT(StoryText(*story, {}, 0), HasSubstr("first cause: rank 37691 died (SIGKILL) on node n4711"));
   }
 
   using Records = std::vector<std::pair<master::Record, std::string>>;

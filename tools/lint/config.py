@@ -122,6 +122,7 @@ CORES = (
     "src/cli/check_rows.*",
     "src/cli/elasticity.*",
     "src/cli/elasticity_rows.*",
+    "src/cli/hang.*",
     "src/cli/jobs.*",
     "src/cli/ledger.*",
     "src/cli/phase_text.*",

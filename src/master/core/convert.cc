@@ -45,7 +45,10 @@ v1::StatusReply StatusOf(const JobState& state, Instant now, bool ranks) {
   }
   reply.set_reason(state.reason);
   const bool stalled = state.phase == Phase::kRunning && state.round && state.round->stall.told;
-  if (stalled) reply.set_reason(fmt::format("{}; {}", state.reason, StallText(state, now)));
+  if (stalled) {
+    reply.set_reason(fmt::format("{}; {}", state.reason, StallText(state, now)));
+    reply.set_stalled_ms(now - state.round->stall.since);
+  }
   if (state.outcome) reply.set_exit_code(state.outcome->exit_code);
   for (const auto& [session, node] : state.nodes) {
     v1::NodeStatus& wire = *reply.add_nodes();
