@@ -24,8 +24,8 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures"
-        test = ["go", "test", "-tags", "apiserver", "-count=1", "-timeout=30m", "-run=^TestFigures$", "./test/apiserver"]
-        subprocess.run([*test, f"-figures={figures}"], cwd=OPERATOR, check=True)
+        test = ["go", "test", "-tags", "apiserver", "-count=1", "-timeout=30m", "-run=^TestFigures$"]
+        subprocess.run([*test, "./test/apiserver", f"-figures={figures}"], cwd=OPERATOR, check=True)
         lines = [json.loads(line) for line in figures.read_text().splitlines()]
     by_unit = {}
     for line in lines:

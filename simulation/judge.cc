@@ -132,8 +132,8 @@ void Judge::CheckGranted(const master::JobState& state, const MasterBefore& befo
   const auto begun = begun_at_.find(before.epoch);
   if (before.phase != master::Phase::kRunning || begun == begun_at_.end()) return;
   const master::Round& ended = *state.last_round;
-  const bool only_grows = ended.failed.empty() && ended.broken.empty() && ended.leaving.empty() &&
-                          !ended.any_left_out && !ended.any_asked;
+  const bool only_grows =
+      ended.failed.empty() && ended.broken.empty() && ended.leaving.empty() && !ended.any_left_out && !ended.any_asked;
   const int64_t ran_ms = (queue_.now() - begun->second) / kMs;
   if (only_grows && world_size > world_of_[before.epoch] && ran_ms < granted_->round_ms_min - kClockErrorMs) {
     Violated("min-time",

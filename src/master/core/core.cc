@@ -247,27 +247,13 @@ Instant NextDeadline(const JobState& s) {
     return std::min({s.lease_check, s.back_by, s.remember_at, s.look.until});
   const bool live = s.round && s.phase == Phase::kRunning;
   const Instant rescale_by = live ? std::min(s.round->rescale_by, s.round->ask_again) : kNever;
-  return std::min({s.lease_check,
-                   s.gather_at,
-                   s.gather_limit,
-                   s.grow_at,
-                   s.grow_limit,
-                   s.join_deadline,
-                   s.next_notice,
-                   s.blame_deadline,
-                   s.back_by,
-                   s.remember_at,
-                   rescale_by,
-                   s.tell_end_by,
-                   s.tell_wait_at,
-                   s.look.until,
-                   s.phase == Phase::kGathering ? s.probe_at : kNever,
-                   s.beware_until,
-                   StallDue(s),
-                   HangDue(s),
-                   ChecksDue(s),
-                   DeparturesDue(s),
-                   NextCheckpointDeadline(s.checkpoints)});
+  return std::min({s.lease_check,  s.gather_at,      s.gather_limit,
+                   s.grow_at,      s.grow_limit,     s.join_deadline,
+                   s.next_notice,  s.blame_deadline, s.back_by,
+                   s.remember_at,  rescale_by,       s.tell_end_by,
+                   s.tell_wait_at, s.look.until,     s.phase == Phase::kGathering ? s.probe_at : kNever,
+                   s.beware_until, StallDue(s),      HangDue(s),
+                   ChecksDue(s),   DeparturesDue(s), NextCheckpointDeadline(s.checkpoints)});
 }
 
 }  // namespace phalanx::master

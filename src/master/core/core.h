@@ -129,8 +129,8 @@ struct PlatformSaid {
 };
 struct PlatformGone {};  // its stream is over
 
-using Event = std::variant<AgentAttached, AgentSaid, AgentDetached, Tick, Probed, LookedAt, LetIn, PlatformSaid,
-                           PlatformGone>;
+using Event =
+    std::variant<AgentAttached, AgentSaid, AgentDetached, Tick, Probed, LookedAt, LetIn, PlatformSaid, PlatformGone>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 

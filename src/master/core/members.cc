@@ -109,7 +109,8 @@ std::vector<Candidate> CandidatesOf(const JobState& s, Which which) {
     const int32_t previous_rank = s.round && node.came_back ? INT32_MAX : node.previous_rank;
     const auto known = s.platform.switches.find(node.hello.address());
     candidates.push_back({session, node.hello.node_rank_wanted(), previous_rank, node.arrival,
-                          node.hello.local_world_size(), known == s.platform.switches.end() ? Switches{} : known->second});
+                          node.hello.local_world_size(),
+                          known == s.platform.switches.end() ? Switches{} : known->second});
   }
   return candidates;
 }

@@ -69,9 +69,8 @@ std::vector<uint64_t> Place(std::vector<Candidate> candidates, size_t max_nodes)
   std::erase_if(moving, [&settle](const Candidate& c) { return settle(c, c.previous_rank); });
   std::sort(moving.begin(), moving.end(),
             [](const Candidate& a, const Candidate& b) { return FillOrder(a) < FillOrder(b); });
-  const auto newcomers = std::find_if(moving.begin(), moving.end(), [](const Candidate& c) {
-    return c.previous_rank < 0 && c.wanted_rank < 0;
-  });
+  const auto newcomers = std::find_if(moving.begin(), moving.end(),
+                                      [](const Candidate& c) { return c.previous_rank < 0 && c.wanted_rank < 0; });
   GroupBySwitches(newcomers, moving.end());
   auto hole = ranks.begin();
   for (const Candidate& c : moving) {

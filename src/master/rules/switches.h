@@ -1,4 +1,4 @@
-// Where a node is in the network.
+// Where a node is in the network. Pure.
 #pragma once
 
 #include <cstdint>

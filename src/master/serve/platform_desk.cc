@@ -53,8 +53,8 @@ grpc::Status PlatformDesk::Admit(const v1::PlatformMessage& first) const {
   }
   if (job_.candidacy) return grpc::Status(StatusCode::UNAVAILABLE, "this master is not elected yet");
   if (job_.moved_to) {
-    return grpc::Status(StatusCode::UNAVAILABLE,
-                        fmt::format("the job's master is at {} port {}", job_.moved_to->address(), job_.moved_to->port()));
+    return grpc::Status(StatusCode::UNAVAILABLE, fmt::format("the job's master is at {} port {}",
+                                                             job_.moved_to->address(), job_.moved_to->port()));
   }
   return grpc::Status::OK;
 }

@@ -386,8 +386,7 @@ bool MasterServer::Impl::IsOver() {
 
 Instant MasterServer::Impl::NextWake() {
   const Instant deadline = deadlines_.Next([this](uint64_t session) { return Find(session) != nullptr; });
-  return std::min(
-      {NextDeadline(state_), deadline, platform_.DueAt(), EndsAt(attendance_, state_, options_.linger_ms)});
+  return std::min({NextDeadline(state_), deadline, platform_.DueAt(), EndsAt(attendance_, state_, options_.linger_ms)});
 }
 
 void MasterServer::Impl::OnTick(bool) {
