@@ -17,6 +17,18 @@ from tools import wheel as wheel_tool  # noqa: E402
 
 pytestmark = pytest.mark.timeout(1200)
 
+SCRIPT = """
+import os, sys
+import torch
+from torch import distributed
+import phalanx
+distributed.init_process_group("gloo")
+ones = torch.ones(1)
+distributed.all_reduce(ones)
+with open(f"{sys.argv[1]}/rank{distributed.get_rank()}", "w") as file:
+    print(int(ones), phalanx.__file__, os.path.dirname(sys.executable), sep="\\n", file=file)
+"""
+
 
 @pytest.fixture(scope="module")
 def wheel():
@@ -82,6 +94,24 @@ def test_an_old_pip_knows_the_tag_by_its_old_name(tmp_path):
         assert wheel.name == f"phalanx-0-py3-none-{'.'.join(wanted)}.whl"
         told = zipfile.ZipFile(wheel).read("phalanx-0.dist-info/WHEEL").decode()
         assert sorted(re.findall(r"^Tag: py3-none-(.*)$", told, re.M)) == wanted
+
+
+@pytest.mark.slow
+def test_a_copy_of_it_unpacked_serves_a_python_that_does_not_know_it(wheel, tmp_path):
+    """As images/launcher brings it into pods: beside no Python, in another folder than it was unpacked to."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([*pip, "--target", tmp_path / "unpacked", wheel], check=True)
+    subprocess.run(["cp", "-R", f"{tmp_path}/unpacked/.", tmp_path / "phalanx"], check=True)
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    search_path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    environment = {"PATH": search_path, "HOME": str(tmp_path), "PYTHONNOUSERSITE": "1"}
+    command = [tmp_path / "phalanx/bin/phalanx-run", "--nproc-per-node=2", script, tmp_path]
+    answer = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    for rank in range(2):
+        said = (tmp_path / f"rank{rank}").read_text().splitlines()
+        assert said == ["2", str(tmp_path / "phalanx/phalanx/__init__.py"), str(Path(sys.executable).parent)]
 
 
 @pytest.mark.slow

@@ -76,6 +76,10 @@ two together are name and tag, or image and, as one word, "image.tag".
 {{- include "phalanx.image" (dict "root" . "field" "dlroverMaster.image" "of" .Values.dlroverMaster "otherwise" "dlrover-master") -}}
 {{- end -}}
 
+{{- define "phalanx.launcherImage" -}}
+{{- include "phalanx.image" (dict "root" . "field" "launcher.image" "of" .Values.launcher "otherwise" "phalanx-launcher") -}}
+{{- end -}}
+
 {{/* What the schema cannot say in a sentence. */}}
 {{- define "phalanx.check" -}}
 {{- range $key, $value := .Values -}}

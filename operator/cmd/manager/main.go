@@ -34,10 +34,12 @@ func run() error {
 	options.Declare(flag.CommandLine)
 	flag.StringVar(&settings.Options.MasterImage, "master-image", "phalanx-master:latest",
 		"image with phalanx-master, for jobs that bring no dlrover-master of their own")
-	flag.Func("master-image-pull-secrets",
-		"names of secrets for that image, separated by commas; each is looked for in the namespace of the job",
+	flag.StringVar(&settings.Options.LauncherImage, "launcher-image", "",
+		"image that copies phalanx-run into workers, at /phalanx; empty: their own images have it")
+	flag.Func("image-pull-secrets",
+		"names of secrets for these two images, separated by commas; each is looked for in the namespace of the job",
 		func(names string) error {
-			settings.Options.MasterPullSecrets = strings.Split(names, ",")
+			settings.Options.PullSecrets = strings.Split(names, ",")
 			return nil
 		})
 	flag.Int64Var(&settings.Options.NodeLostAfter, "node-lost-after", 30,

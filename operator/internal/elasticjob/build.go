@@ -15,8 +15,10 @@ import (
 // Options are those of the operator that show in pods.
 type Options struct {
 	MasterImage string
-	// MasterPullSecrets are names of secrets, in the namespace of the job, for that image.
-	MasterPullSecrets []string
+	// LauncherImage brings phalanx-run into workers; empty: their own images have it.
+	LauncherImage string
+	// PullSecrets are names of secrets, in the namespace of the job, for these images.
+	PullSecrets []string
 	// NodeLostAfter is how long, in seconds, a pod stays on a node that does not answer, where its template does not say.
 	NodeLostAfter int64
 }
@@ -33,7 +35,7 @@ func Pod(job *v1alpha1.ElasticJob, create engine.Create, options Options) *corev
 	if create.Role == v1alpha1.ReplicaTypeMaster {
 		masterPod(job, create, options, pod)
 	} else {
-		workerPod(job, create, pod)
+		workerPod(job, create, options, pod)
 	}
 	pod.Labels[LabelName] = job.Name
 	pod.Labels[labelRole] = create.Role
@@ -54,7 +56,7 @@ func Owner(job *v1alpha1.ElasticJob) metav1.OwnerReference {
 	return *metav1.NewControllerRef(job, v1alpha1.GroupVersion.WithKind("ElasticJob"))
 }
 
-func workerPod(job *v1alpha1.ElasticJob, create engine.Create, pod *corev1.Pod) {
+func workerPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, pod *corev1.Pod) {
 	spec := job.Spec.ReplicaSpecs[create.Role]
 	fromTemplate(spec, pod)
 	pod.Labels[labelApp] = appOfWorkers
@@ -64,6 +66,7 @@ func workerPod(job *v1alpha1.ElasticJob, create engine.Create, pod *corev1.Pod) 
 	if together, err := gang.Of(job); err == nil && together != nil { // Desired has told what is wrong with it
 		together.Decorate(pod)
 	}
+	addLauncher(job, options, &pod.Spec)
 	env := workerEnv(job, create, replicas(spec))
 	for i := range pod.Spec.Containers {
 		addEnv(&pod.Spec.Containers[i], env)
@@ -86,9 +89,7 @@ func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 		fromTemplate(spec, pod)
 	} else {
 		pod.Spec = ownMaster(options.MasterImage)
-		for _, name := range options.MasterPullSecrets {
-			pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
-		}
+		addPullSecrets(&pod.Spec, options.PullSecrets)
 	}
 	if pod.Spec.PriorityClassName == "" {
 		pod.Spec.PriorityClassName = firstPriority(job)

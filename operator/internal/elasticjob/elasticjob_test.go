@@ -82,7 +82,7 @@ func TestAGangIsOfWorkersAlone(t *testing.T) {
 
 func TestSecretsForTheMastersImage(t *testing.T) {
 	with := options
-	with.MasterPullSecrets = []string{"one", "two"}
+	with.PullSecrets = []string{"one", "two"}
 	want := []corev1.LocalObjectReference{{Name: "one"}, {Name: "two"}}
 	got := Pod(jobOf(), engine.Create{Role: v1alpha1.ReplicaTypeMaster}, with).Spec.ImagePullSecrets
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -234,6 +234,7 @@ controller:
   extraArgs: [--zap-devel=false]
   podLabels: {team: training}
 metrics: {certSecret: cert}
+launcher: {inject: true}
 `))
 	deployment := read[appsv1.Deployment](t, made, "Deployment/phalanx")
 	pod := made.pod(t)
@@ -257,7 +258,8 @@ metrics: {certSecret: cert}
 		"affinity":         pod.Affinity.NodeAffinity != nil && pod.Affinity.PodAntiAffinity == nil,
 		"priority":         pod.PriorityClassName == "high",
 		"pull secrets":     len(pod.ImagePullSecrets) == 2 && pod.ImagePullSecrets[0].Name == "key",
-		"masters' secrets": slices.Contains(container.Args, "--master-image-pull-secrets=key,other"),
+		"masters' secrets": slices.Contains(container.Args, "--image-pull-secrets=key,other"),
+		"launcher":         slices.Contains(container.Args, "--launcher-image=r.io/p/phalanx-launcher:0.1.0"),
 		"limits":           container.Resources.Limits.Cpu().String() == "1",
 		"extra flag":       slices.Contains(container.Args, "--zap-devel=false"),
 		"leader election":  slices.Contains(container.Args, "--leader-elect"),

@@ -92,6 +92,21 @@ func TestBothImages(t *testing.T) {
 	}
 }
 
+// The launcher's image copies to where the operator's pods have a volume for it, by a command of its own.
+func TestTheLaunchersImage(t *testing.T) {
+	file := readDockerfile(t, "launcher")
+	create := engine.Create{Role: v1alpha1.ReplicaTypeWorker}
+	pod := elasticjob.Pod(simpleJob(), create, elasticjob.Options{LauncherImage: "phalanx-launcher"})
+	init := pod.Spec.InitContainers[0]
+	want := []string{"cp", "-R", file.program + "/.", init.VolumeMounts[0].MountPath}
+	if !slices.Equal(file.entrypoint, want) || init.Command != nil || init.Args != nil {
+		t.Errorf("entry point %q, want %q; the pod runs %q", file.entrypoint, want, init.Command)
+	}
+	if !slices.Equal(file.copied, []string{"dist/phalanx-*.whl"}) || file.user != "65532:65532" {
+		t.Errorf("copied %q, as %q", file.copied, file.user)
+	}
+}
+
 // within says that one of the paths is, or holds, another.
 func within(paths []string, path string) bool {
 	return slices.ContainsFunc(paths, func(one string) bool { return path == one || strings.HasPrefix(path, one+"/") })
@@ -217,16 +232,20 @@ func TestTheMastersProgram(t *testing.T) {
 	}
 }
 
-// masterCommand is that of a job's master pod, on a port that is free and at an address that is here.
-func masterCommand(t *testing.T) []string {
-	t.Helper()
+func simpleJob() *v1alpha1.ElasticJob {
 	worker := &v1alpha1.ReplicaSpec{}
 	worker.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "training"}}
 	job := &v1alpha1.ElasticJob{}
 	job.Name = "job"
 	job.Spec.ReplicaSpecs = map[string]*v1alpha1.ReplicaSpec{v1alpha1.ReplicaTypeWorker: worker}
+	return job
+}
+
+// masterCommand is that of a job's master pod, on a port that is free and at an address that is here.
+func masterCommand(t *testing.T) []string {
+	t.Helper()
 	create := engine.Create{Role: v1alpha1.ReplicaTypeMaster}
-	command := elasticjob.Pod(job, create, elasticjob.Options{}).Spec.Containers[0].Command
+	command := elasticjob.Pod(simpleJob(), create, elasticjob.Options{}).Spec.Containers[0].Command
 	for i, argument := range command {
 		argument = strings.ReplaceAll(argument, "$(POD_IP)", "127.0.0.1")
 		command[i] = strings.ReplaceAll(argument, "=50001", "=0")
