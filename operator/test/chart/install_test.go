@@ -23,7 +23,8 @@ import (
 // What the chart installs is taken by the API server, and with no other rights than that the operator runs a job in
 // another namespace.
 func TestAJobRunsInWhatIsInstalled(t *testing.T) {
-	install(t, "imagePullSecrets[0].name=key").operate()
+	r := install(t, "imagePullSecrets[0].name=key")
+	r.operate()
 	ns := namespace(t)
 	create(t, jobOf(ns, "job", 2))
 	master := awaitPod(t, ns, "elasticjob-job-dlrover-master-0", isThere)
@@ -40,6 +41,29 @@ func TestAJobRunsInWhatIsInstalled(t *testing.T) {
 		}
 		return nil
 	})
+	for _, path := range []string{"/healthz", "/readyz"} { // the operator works, so it answers by now
+		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", r.healthPort, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", path, response.Status)
+		}
+	}
+}
+
+// Of two operators one works. When it ends, the other does.
+func TestTheOtherOperatorTakesOver(t *testing.T) {
+	r := install(t)
+	end := r.operate()
+	ns := namespace(t)
+	create(t, jobOf(ns, "first", 1))
+	awaitPod(t, ns, "first-edljob-worker-0", isThere)
+	r.operate("--metrics-bind-address=0", "--health-probe-bind-address=0") // on one machine
+	end()
+	create(t, jobOf(ns, "second", 1))
+	awaitPod(t, ns, "second-edljob-worker-0", isThere)
 }
 
 // Nobody who names no account can do anything by this chart.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,12 +39,12 @@ const home = "dlrover"
 type release struct {
 	t           *testing.T
 	metricsPort int
-	output      *os.File
+	healthPort  int
 }
 
 func install(t *testing.T, set ...string) *release {
 	t.Helper()
-	r := &release{t: t, metricsPort: freePort(t)}
+	r := &release{t: t, metricsPort: freePort(t), healthPort: freePort(t)}
 	arguments := []string{"install", "phalanx", cluster.chart, "--namespace", home, "--create-namespace",
 		"--set", fmt.Sprintf("registry=r.io/p,metrics.port=%d", r.metricsPort)}
 	for _, one := range set {
@@ -91,44 +92,42 @@ func freePort(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// operate runs the operator with the account and the flags that the Deployment has.
-func (r *release) operate() {
+// operate runs the operator with the account and the flags that the Deployment has, and others behind them. What it
+// returns ends it.
+func (r *release) operate(others ...string) func() {
 	r.t.Helper()
 	var deployment appsv1.Deployment
 	get(r.t, &deployment, home, "phalanx")
 	pod := deployment.Spec.Template.Spec
 	arguments := append(pod.Containers[0].Args, "--kubeconfig="+r.kubeconfig(pod.ServiceAccountName),
-		"--health-probe-bind-address=0")
+		fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", r.healthPort))
+	arguments = append(arguments, others...)
 	output, err := os.CreateTemp(r.t.TempDir(), "operator")
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.output = output
 	command := exec.Command(cluster.program, arguments...)
 	command.Stdout, command.Stderr = output, output
 	if err := command.Start(); err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(func() {
-		if err := command.Process.Signal(syscall.SIGTERM); err != nil { // it gives its lease up
-			r.t.Error(err)
-		}
-		if err := command.Wait(); err != nil {
-			r.t.Errorf("the operator's end: %v", err)
-		}
-		if text := r.said(); r.t.Failed() {
-			r.t.Logf("the operator, %v:\n%s", arguments, text[max(0, len(text)-8000):])
-		}
-		output.Close()
-	})
-}
-
-func (r *release) said() string {
-	text, err := os.ReadFile(r.output.Name())
-	if err != nil {
-		r.t.Error(err)
+	var once sync.Once
+	end := func() {
+		once.Do(func() {
+			if err := command.Process.Signal(syscall.SIGTERM); err != nil { // it gives its lease up
+				r.t.Error(err)
+			}
+			if err := command.Wait(); err != nil {
+				r.t.Errorf("the operator's end: %v", err)
+			}
+			if text, err := os.ReadFile(output.Name()); err != nil || r.t.Failed() {
+				r.t.Logf("the operator, %v:\n%s%v", arguments, text[max(0, len(text)-8000):], err)
+			}
+			output.Close()
+		})
 	}
-	return string(text)
+	r.t.Cleanup(end)
+	return end
 }
 
 func token(t *testing.T, namespace, account string) string {
