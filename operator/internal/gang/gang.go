@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"phalanx/operator/api/v1alpha1"
 )
@@ -121,18 +120,4 @@ func (g *Gang) Decorate(pod *corev1.Pod) {
 	}
 	(*marks)[g.Scheduler.mark] = g.PodGroup
 	pod.Spec.SchedulerName = cmp.Or(pod.Spec.SchedulerName, g.Scheduler.podsName)
-}
-
-// Member says that an object, a pod, is of a gang that Decorate has put it into, or of one of the user's.
-func Member(pod metav1.Object) bool {
-	for _, scheduler := range schedulers {
-		marks := pod.GetLabels()
-		if scheduler.marksAnnotation {
-			marks = pod.GetAnnotations()
-		}
-		if marks[scheduler.mark] != "" {
-			return true
-		}
-	}
-	return false
 }

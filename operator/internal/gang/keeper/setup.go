@@ -26,7 +26,7 @@ import (
 // What fails is tried again after 5 ms, and then after twice as long each time, up to this.
 const retryAfterMax = 30 * time.Second
 
-// Setup adds the keeper to a manager. It is woken by a job that changes, by a pod of a gang that is made (a PodGroup
+// Setup adds the keeper to a manager. It is woken by a job that changes, by a pod that is made (a PodGroup
 // that somebody has deleted is back with it), and by a scheduler that is installed later than its jobs.
 func Setup(manager ctrl.Manager, workers int) error {
 	k := &Keeper{
@@ -39,7 +39,7 @@ func Setup(manager ctrl.Manager, workers int) error {
 		Named("gang").
 		For(&v1alpha1.ElasticJob{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, firstStatus()))).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(jobOfPod), builder.WithPredicates(madeForGang())).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(jobOfPod), builder.WithPredicates(made())).
 		WatchesMetadata(definition, handler.EnqueueRequestsFromMapFunc(k.jobsOfDefinition), builder.WithPredicates(
 			predicate.NewPredicateFuncs(func(object client.Object) bool { return gang.OfDefinition(object.GetName()) != nil }))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, RateLimiter: limiter}).
@@ -59,9 +59,9 @@ func firstStatus() predicate.Predicate {
 	}}
 }
 
-func madeForGang() predicate.Predicate {
+// made: whether its job has a gang says the job. The cache keeps of a pod only what others look at, and not its marks.
+func made() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc:  func(event event.CreateEvent) bool { return gang.Member(event.Object) },
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
