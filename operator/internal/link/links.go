@@ -26,6 +26,9 @@ type Links struct {
 	version string
 	changed func(job types.NamespacedName) // a job's view has changed
 
+	// deriving is held while keys are made of a token: for a thousand jobs at a time that would be 16 GiB.
+	deriving sync.Mutex
+
 	mu   sync.Mutex
 	jobs map[types.UID]*entry
 }

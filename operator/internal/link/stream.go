@@ -29,7 +29,13 @@ const (
 // keep has a stream to the job's master until ctx ends.
 func (l *Links) keep(ctx context.Context, e *entry) {
 	logger := log.FromContext(ctx).WithName("link").WithValues("job", e.name.String())
+	l.deriving.Lock()
+	if ctx.Err() != nil { // the job has gone meanwhile
+		l.deriving.Unlock()
+		return
+	}
 	transport, err := TLSOfToken(e.master.Token)
+	l.deriving.Unlock()
 	if err != nil {
 		logger.Error(err, "no certificate can be made of the job's token: its master is not heard")
 		return
