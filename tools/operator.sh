@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Checks the Kubernetes operator: operator.sh [--control-plane], called by ./run operator. Formats, go vet, unit tests;
-# the tests against a real API server where it is built. --control-plane builds it first.
+# Checks the Kubernetes operator, called by ./run operator and ./run test: operator.sh [PART] [--junit FILE].
+#   --unit            gofmt, go vet, unit tests
+#   --api-server      the tests against a real API server; the first time it is built: a quarter of an hour
+#   --control-plane   both
+# Without a part: unit tests, and the others where the API server is built.
 set -euo pipefail
 source tools/setup.sh
 
-BINARIES=(etcd kube-apiserver)
+BINARIES=(etcd kube-apiserver kube-scheduler kube-controller-manager)
+JUNIT=""
 
 control_plane_dir() {
   local sum
@@ -19,40 +23,83 @@ source_of() {
   esac
 }
 
-built() {
+is_built() {
   local name
   for name in "${BINARIES[@]}"; do [[ -x "$(control_plane_dir)/$name" ]] || return 1; done
 }
 
+# One clone builds, others wait; a program appears by rename, complete or not at all.
 build_control_plane() {
-  local name
+  local name folder lock
+  folder=$(control_plane_dir)
+  mkdir -p "$folder"
+  exec {lock}>"$folder/.lock"
+  flock "$lock"
   for name in "${BINARIES[@]}"; do
-    if [[ -x "$(control_plane_dir)/$name" ]]; then continue; fi
+    if [[ -x $folder/$name ]]; then continue; fi
     say "building $name: minutes"
-    timed "$name" go build -C operator/test/controlplane -o "$(control_plane_dir)/$name" "$(source_of "$name")"
+    timed "$name" go build -C operator/test/controlplane -o "$folder/.$name.new" "$(source_of "$name")"
+    mv -f "$folder/.$name.new" "$folder/$name"
   done
+  exec {lock}>&-
 }
 
-check() {
+# go_test ARGUMENTS...: with a report where one is asked for.
+go_test() {
+  if [[ -n $JUNIT ]]; then
+    (cd operator && python3 ../tools/suite/gotest.py --junit "$JUNIT" "$@")
+  else
+    go test -C operator "$@"
+  fi
+}
+
+check_unit() {
   local unformatted
   unformatted=$(gofmt -l operator)
   [[ -z $unformatted ]] || die "gofmt -w would change: ${unformatted//$'\n'/ }"
-  cd operator
-  timed "vet" go vet -tags apiserver ./...
-  timed "unit tests" go test ./...
+  timed "vet" go vet -C operator -tags apiserver ./...
+  timed "unit tests" go_test ./...
 }
 
-command -v go >/dev/null || die "no go on PATH; the operator needs Go 1.26 or newer"
-check_places
-case "${1:-}" in
-  --control-plane) build_control_plane ;;
-  "") ;;
-  *) die "operator: '$1' is no option; expected --control-plane or nothing" ;;
-esac
-(check)
-if built; then
-  timed "API server tests" go test -C operator -tags apiserver -count=1 -timeout 20m -v ./test/apiserver |
-    grep -E '^(---|===|ok|FAIL|PASS|panic)|figure:|first worker' | grep -vE '=== (RUN|NAME)'
-else
-  say "not run: the tests against an API server; ./run operator --control-plane builds one, a quarter of an hour"
+check_api_server() {
+  timed "API server tests" go_test -tags apiserver -count=1 -timeout 20m ./test/apiserver
+}
+
+PART=""
+while (($#)); do
+  case "$1" in
+    --unit | --api-server | --control-plane) PART="$1" ;;
+    --junit)
+      (($# > 1)) || die "operator: --junit: expected a file"
+      JUNIT=$(realpath -m "$2")
+      shift
+      ;;
+    *) die "operator: '$1' is no option; expected --unit, --api-server, --control-plane or --junit FILE" ;;
+  esac
+  shift
+done
+if [[ -n $JUNIT && $PART != --unit && $PART != --api-server ]]; then
+  die "operator: --junit: expected --unit or --api-server beside it; each is a report of its own"
 fi
+check_places
+prepare_go
+case "$PART" in
+  --unit) check_unit ;;
+  --api-server)
+    build_control_plane
+    check_api_server
+    ;;
+  --control-plane)
+    build_control_plane
+    check_unit
+    check_api_server
+    ;;
+  *)
+    check_unit
+    if is_built; then
+      check_api_server
+    else
+      say "not run: the tests against an API server; ./run operator --control-plane builds one, a quarter of an hour"
+    fi
+    ;;
+esac

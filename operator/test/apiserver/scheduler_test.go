@@ -62,8 +62,8 @@ func request(cpu string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
 }
 
-// With kube-scheduler: a pod that serves people takes the place of a preemptible worker. That costs the job nothing, not
-// even where its budget is none; the worker's successor waits, the others go on, and when there is room it runs.
+// With kube-scheduler: a pod that serves people takes the place of a preemptible worker. That costs the job nothing,
+// not even where its budget is none; the worker's successor waits, the others go on, and when there is room it runs.
 func TestAWorkerGivesWayToWhatServesPeople(t *testing.T) {
 	addPriorities(t)
 	addMachine(t, "machine", "5")
