@@ -1,5 +1,8 @@
 """What `go test -json` says, as the report of a suite (tools/suite/gotest.py)."""
 
+import subprocess
+import sys
+
 from tools.suite.gotest import Cases
 from tools.suite.report import read_report
 
@@ -51,3 +54,12 @@ def test_figures_and_packages_are_told_at_once():
     assert cases.hear(event("output", "TestA", Output="   a_test.go:1: figure: 3 s\n")) == ["a_test.go:1: figure: 3 s"]
     assert cases.hear(event("output", "TestA", Output="anything else\n")) == []
     assert cases.hear(event("pass", Elapsed=1)) == ["phalanx/operator/internal/engine: passed, 1.0 s"]
+
+
+def test_what_is_not_run_is_a_skip_with_its_reason(tmp_path):
+    report = tmp_path / "report.xml"
+    command = [sys.executable, "-m", "tools.suite.gotest", f"--junit={report}"]
+    subprocess.run([*command, "--skipped", "API server tests", "no server"], check=True)
+    result = read_report("go", report, 0)
+    assert (result.passed, result.failed) == (0, [])
+    assert result.skipped == [("operator.API server tests", "no server")]

@@ -230,7 +230,7 @@ def test_a_skip_of_googletest_has_its_words_without_their_place(tmp_path):
 def test_each_allowed_reason_is_given_somewhere():
     """In our tests and tools, or by pytest.importorskip. A pattern's words stand in one line, in their order."""
     own = [path for folder in ("tests", "src", "tools") for path in (ROOT / folder).rglob("*") if path.is_file()]
-    texts = [path.read_text() for path in own if path.suffix in (".py", ".cc") and path != Path(__file__)]
+    texts = [path.read_text() for path in own if path.suffix in (".py", ".cc", ".sh") and path != Path(__file__)]
     texts.append(Path(_pytest.outcomes.__file__).read_text())
 
     def is_given(reason):

@@ -167,7 +167,7 @@ def run_unit_tests(seed, long=False):
 
 
 def run_operator(part):
-    """Of the Kubernetes operator, "unit" or "api-server"."""
+    """Of the Kubernetes operator: "unit", "api-server" or "if-built", the parts of tools/operator.sh."""
     report = REPORTS / f"operator-{part}.xml"
     status = run([ROOT / "tools" / "operator.sh", f"--{part}", "--junit", report])
     return read_report(f"operator, {part}", report, status)
@@ -203,7 +203,9 @@ def run_all(tests, long):
     tests.suite("end to end", lambda: tests.end_to_end("end-to-end", selection))
     tests.suite("oldest torch", lambda: torches.run_oldest([*in_parallel(workers()), f"--seed={tests.seed}"]))
     tests.join()
-    tests.suite("operator, with an API server", lambda: run_operator("api-server"))
+    # Building it takes a quarter of an hour: a person asks for it, or --long does.
+    part = "api-server" if long else "if-built"
+    tests.suite("operator, with an API server", lambda: run_operator(part))
     selection = [*kills, f"--ignore={CHAOS}", "-q", "-m", "alone"]
     tests.suite("end to end, alone", lambda: tests.end_to_end("alone", selection))
 

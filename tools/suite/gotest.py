@@ -1,4 +1,5 @@
-"""Runs `go test` and reports in JUnit's format: gotest.py --junit FILE ARGUMENTS OF go test...
+"""Runs `go test` and reports in JUnit's format: gotest.py --junit FILE ARGUMENTS OF go test..., or that it was not run:
+gotest.py --junit FILE --skipped WHAT WHY.
 
 Prints one line for each package, what failing tests say, and figures. A package that fails without a failing test (it
 does not compile, or has crashed) is a failure of its own.
@@ -75,8 +76,14 @@ def printable(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--junit", required=True)
+    parser.add_argument("--skipped", nargs=2, metavar=("WHAT", "WHY"))
     options, arguments = parser.parse_known_args()
     cases = Cases()
+    if options.skipped:
+        what, why = options.skipped
+        cases.outcomes[MODULE + "operator", what], cases.words[MODULE + "operator", what] = "skipped", [why]
+        cases.write(options.junit)
+        return 0
     with subprocess.Popen(["go", "test", "-json", *arguments], stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if not line.startswith("{"):
