@@ -110,8 +110,8 @@ func (a authority) certificate() (*x509.Certificate, error) {
 	return x509.ParseCertificate(der)
 }
 
-// utf8Name is the DER of CN=text as OpenSSL writes it. crypto/x509 finds an authority by the bytes of its name, and would
-// itself write another kind of string.
+// utf8Name is the DER of CN=text as OpenSSL writes it. crypto/x509 finds an authority by the bytes of its name, and
+// would itself write another kind of string.
 func utf8Name(text string) ([]byte, error) {
 	value := asn1.RawValue{Tag: asn1.TagUTF8String, Bytes: []byte(text)}
 	return asn1.Marshal(pkix.RDNSequence{{{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: value}}})

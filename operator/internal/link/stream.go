@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -29,20 +30,17 @@ const (
 // keep has a stream to the job's master until ctx ends.
 func (l *Links) keep(ctx context.Context, e *entry) {
 	logger := log.FromContext(ctx).WithName("link").WithValues("job", e.name.String())
-	l.deriving.Lock()
-	if ctx.Err() != nil { // the job has gone meanwhile
-		l.deriving.Unlock()
-		return
-	}
-	transport, err := TLSOfToken(e.master.Token)
-	l.deriving.Unlock()
-	if err != nil {
-		logger.Error(err, "no certificate can be made of the job's token: its master is not heard")
-		return
-	}
+	var transport credentials.TransportCredentials
 	said := ""
 	for wait := redialMin; ctx.Err() == nil; wait = min(2*wait, redialMax) {
-		attached, err := l.attach(ctx, e, credentials.NewTLS(transport))
+		attached := false
+		err := listens(ctx, e.master.Address)
+		if err == nil && transport == nil {
+			transport, err = l.credentialsOf(ctx, e.master.Token)
+		}
+		if err == nil {
+			attached, err = l.attach(ctx, e, transport)
+		}
 		if attached {
 			wait = redialMin
 			said = ""
@@ -64,8 +62,34 @@ func (l *Links) keep(ctx context.Context, e *entry) {
 	}
 }
 
+// listens says whether anybody is there: what a stranger's silence costs is a connection, and not what it takes to make
+// a certificate of the job's token.
+func listens(ctx context.Context, address string) error {
+	dialer := net.Dialer{Timeout: dialLimit}
+	connection, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return connection.Close()
+}
+
+// credentialsOf makes those of one token at a time: each takes a core and 16 MiB.
+func (l *Links) credentialsOf(ctx context.Context, token string) (credentials.TransportCredentials, error) {
+	l.deriving.Lock()
+	defer l.deriving.Unlock()
+	if ctx.Err() != nil { // the job has gone meanwhile
+		return nil, ctx.Err()
+	}
+	config, err := TLSOfToken(token)
+	if err != nil {
+		return nil, fmt.Errorf("making a certificate of the job's token: %w", err)
+	}
+	return credentials.NewTLS(config), nil
+}
+
 // attach is one stream, from the dial to its end. attached: the master has answered.
-func (l *Links) attach(ctx context.Context, e *entry, transport credentials.TransportCredentials) (attached bool, err error) {
+func (l *Links) attach(ctx context.Context, e *entry,
+	transport credentials.TransportCredentials) (attached bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	connection, err := grpc.NewClient("passthrough:///"+e.master.Address, grpc.WithTransportCredentials(transport),
