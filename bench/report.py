@@ -32,6 +32,7 @@ ALL = [
     "idle",
     "node_watch",
     "hook",
+    "kubernetes",
     "store",
     "data_merge",
     "checkpoint_copy",

@@ -77,7 +77,8 @@ func newCluster(t *testing.T, workers int32) *cluster {
 	}
 	c := &cluster{t: t}
 	c.server = interceptor.NewClient(
-		fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.ElasticJob{}, &v1alpha1.ScalePlan{}).Build(),
+		fake.NewClientBuilder().WithScheme(scheme).
+			WithStatusSubresource(&v1alpha1.ElasticJob{}, &v1alpha1.ScalePlan{}).Build(),
 		interceptor.Funcs{Create: c.create, SubResourceUpdate: c.updateStatus, Delete: c.delete, List: c.list})
 	worker := &v1alpha1.ReplicaSpec{Replicas: &workers}
 	worker.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "training"}}
@@ -91,7 +92,8 @@ func newCluster(t *testing.T, workers int32) *cluster {
 	return c
 }
 
-func (c *cluster) create(ctx context.Context, to client.WithWatch, object client.Object, o ...client.CreateOption) error {
+func (c *cluster) create(ctx context.Context, to client.WithWatch, object client.Object,
+	o ...client.CreateOption) error {
 	c.mu.Lock()
 	_, isPod := object.(*corev1.Pod)
 	if isPod && c.refusing {
@@ -112,7 +114,8 @@ func (c *cluster) create(ctx context.Context, to client.WithWatch, object client
 	return nil
 }
 
-func (c *cluster) delete(ctx context.Context, to client.WithWatch, object client.Object, o ...client.DeleteOption) error {
+func (c *cluster) delete(ctx context.Context, to client.WithWatch, object client.Object,
+	o ...client.DeleteOption) error {
 	if c.onDelete != nil {
 		c.onDelete()
 	}

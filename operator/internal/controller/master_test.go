@@ -78,7 +78,8 @@ func TestAJobsToken(t *testing.T) {
 	c := newCluster(t, 1)
 	c.mustReconcile()
 	var secret corev1.Secret
-	if err := c.server.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "elasticjob-job-token"}, &secret); err != nil {
+	name := types.NamespacedName{Namespace: "ns", Name: "elasticjob-job-token"}
+	if err := c.server.Get(t.Context(), name, &secret); err != nil {
 		t.Fatal(err)
 	}
 	token := string(secret.Data[elasticjob.TokenKey])

@@ -30,8 +30,8 @@ func nodeOf(object client.Object) []string {
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 
-// nodes says how the nodes of pods are. That one is no more it takes from the API server alone: the cache may show a pod
-// before it shows a new node. Safe for use by several goroutines.
+// nodes says how the nodes of pods are. That one is no more it takes from the API server alone: the cache may show a
+// pod before it shows a new node. Safe for use by several goroutines.
 type nodes struct {
 	cache  client.Reader
 	server client.Reader

@@ -59,7 +59,8 @@ func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) err
 	cached, server := manager.GetClient(), manager.GetAPIReader()
 	reconciler := &JobReconciler{
 		client: cached, server: server, events: manager.GetEventRecorder("phalanx-operator"),
-		switches: settings.Switches, masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(), first: &firstLook{server: server},
+		switches: settings.Switches, masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(),
+		first:  &firstLook{server: server},
 		nodes:  &nodes{cache: cached, server: server, gone: map[string]bool{}},
 		policy: settings.Policy, options: settings.Options, now: time.Now,
 	}

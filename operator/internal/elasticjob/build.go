@@ -112,8 +112,8 @@ func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 	}
 }
 
-// firstPriority is the class of the worker of rank 0. The master has it, too: else it would be the first to be preempted,
-// and by the job's own workers.
+// firstPriority is the class of the worker of rank 0. The master has it, too: else it would be the first to be
+// preempted, and by the job's own workers.
 func firstPriority(job *v1alpha1.ElasticJob) string {
 	worker := job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker]
 	if worker.Priority != "" {

@@ -12,7 +12,8 @@ import (
 
 func TestNumbersInATemplatesMetadata(t *testing.T) {
 	var meta v1alpha1.TemplateMeta
-	text := `{"annotations":{"n":4,"big":12345678901234567890,"yes":true,"s":"x","none":null},"labels":{"l":1.50},"name":"x"}`
+	text := `{"annotations":{"n":4,"big":12345678901234567890,"yes":true,"s":"x","none":null},` +
+		`"labels":{"l":1.50},"name":"x"}`
 	if err := json.Unmarshal([]byte(text), &meta); err != nil {
 		t.Fatal(err)
 	}

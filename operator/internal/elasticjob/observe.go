@@ -35,7 +35,8 @@ func observe(pod *corev1.Pod) (engine.Pod, bool) {
 	seen := engine.Pod{
 		Name: pod.Name, UID: string(pod.UID), Role: role, ID: int32(id), Rank: int32(rank),
 		State: state(pod.Status.Phase), Leaving: pod.DeletionTimestamp != nil, Host: pod.Spec.NodeName,
-		Before: engine.ParseCounts(pod.Annotations[AnnotationEnds]), Address: pod.Status.PodIP, HostAddresses: hostAddresses(pod),
+		Before:  engine.ParseCounts(pod.Annotations[AnnotationEnds]),
+		Address: pod.Status.PodIP, HostAddresses: hostAddresses(pod),
 	}
 	if pod.DeletionTimestamp != nil {
 		seen.GoesAt = pod.DeletionTimestamp.Time

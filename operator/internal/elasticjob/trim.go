@@ -6,7 +6,8 @@ import (
 	"phalanx/operator/internal/topology"
 )
 
-// Trim leaves of a pod, a service or a node what the operator reads: of ten thousand pods the rest is most of its memory.
+// Trim leaves of a pod, a service or a node what the operator reads: of ten thousand pods the rest is most of its
+// memory.
 // What it has trimmed must not be written back.
 func Trim(object any) (any, error) {
 	switch object := object.(type) {

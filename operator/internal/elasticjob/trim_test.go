@@ -58,7 +58,8 @@ func TestATrimmedPodReadsTheSame(t *testing.T) {
 	if trimmed, err = Trim(blocked.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	if difference := cmp.Diff(want, Observe([]*corev1.Pod{trimmed.(*corev1.Pod)})); difference != "" || want[0].Blocked.Reason == "" {
+	difference := cmp.Diff(want, Observe([]*corev1.Pod{trimmed.(*corev1.Pod)}))
+	if difference != "" || want[0].Blocked.Reason == "" {
 		t.Errorf("(-whole +trimmed):\n%s", difference)
 	}
 }

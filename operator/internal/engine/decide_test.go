@@ -171,7 +171,8 @@ func TestDecide(t *testing.T) {
 			want:    []string{"create worker-1 rank 0 Application=1,Deleted=1"},
 		},
 		"a container without memory has a budget of its own": {
-			pods: []Pod{masterPod, podOf(0, outOfMemory, before(countsOf(Application, 3)))}, memory: started(1), desired: wanted(1),
+			pods:   []Pod{masterPod, podOf(0, outOfMemory, before(countsOf(Application, 3)))},
+			memory: started(1), desired: wanted(1),
 			want: []string{"create worker-1 rank 0 Application=3,OutOfMemory=1"},
 		},
 		"three unexplained signals are free": {
@@ -226,7 +227,8 @@ func TestDecide(t *testing.T) {
 			want: []string{"create master-1 rank 0 Killed=1"},
 		},
 		"workers that have all succeeded end the job": {
-			pods: []Pod{masterPod, podOf(0, state(Succeeded)), podOf(1, state(Succeeded))}, memory: started(2), desired: wanted(2),
+			pods:   []Pod{masterPod, podOf(0, state(Succeeded)), podOf(1, state(Succeeded))},
+			memory: started(2), desired: wanted(2),
 			want: []string{"finish true WorkersSucceeded", "delete master-0: the job has ended"},
 		},
 		"a worker that has succeeded is done": {
@@ -247,7 +249,8 @@ func TestDecide(t *testing.T) {
 				"delete worker-0: the job has ended"},
 		},
 		"one pod that cannot start ends no job that runs": {
-			pods: []Pod{masterPod, podOf(0), podOf(1, blockedSince(noon.Add(-time.Hour)))}, memory: started(2), desired: wanted(2),
+			pods:   []Pod{masterPod, podOf(0), podOf(1, blockedSince(noon.Add(-time.Hour)))},
+			memory: started(2), desired: wanted(2),
 		},
 	}
 	for name, tc := range cases {
@@ -284,9 +287,13 @@ func TestWhatTheMasterSays(t *testing.T) {
 		"a master that does not answer is not waited for for ever": {
 			podOf(1, drainingFor(time.Minute)), 1, []string{"delete worker-1" + smaller},
 		},
-		"nor is a pod that does not run":            {podOf(1, heard, state(Pending)), 1, []string{"delete worker-1" + smaller}},
-		"nor is a master that is not there":         {podOf(1), 1, []string{"delete worker-1" + smaller}},
-		"a pod on a bad node is replaced elsewhere": {podOf(1, unfit), 2, []string{"delete worker-1: its node is unfit: sector 7 is gone", "create worker-2 rank 1 Hardware=1 avoid node-1"}},
+		"nor is a pod that does not run": {
+			podOf(1, heard, state(Pending)), 1, []string{"delete worker-1" + smaller},
+		},
+		"nor is a master that is not there": {podOf(1), 1, []string{"delete worker-1" + smaller}},
+		"a pod on a bad node is replaced elsewhere": {podOf(1, unfit), 2, []string{
+			"delete worker-1: its node is unfit: sector 7 is gone", "create worker-2 rank 1 Hardware=1 avoid node-1",
+		}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

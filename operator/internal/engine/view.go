@@ -78,7 +78,8 @@ func (v *view) settle(rank int32, pods []*Pod, policy Policy, now time.Time) {
 	}
 }
 
-// release deletes a pod once the job's master does without it; at once where the master is not heard, or takes too long.
+// release deletes a pod once the job's master does without it; at once where the master is not heard, or takes too
+// long.
 func (v *view) release(pod *Pod, why string, policy Policy, now time.Time) {
 	until := now.Add(policy.DrainFor)
 	if !pod.DrainSince.IsZero() {

@@ -291,7 +291,8 @@ func (p *processes) end(pod *corev1.Pod, running *process) {
 		grace.Stop()
 		running.kill()
 	}
-	err := cluster.client.Delete(context.Background(), pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+	err := cluster.client.Delete(context.Background(), pod, client.GracePeriodSeconds(0),
+		client.Preconditions{UID: &pod.UID})
 	p.check(err, pod)
 }
 

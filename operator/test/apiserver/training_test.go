@@ -72,7 +72,8 @@ func startTraining(t *testing.T, workers int32) *training {
 		}
 	}
 	s := newStage(t)
-	tr := &training{s, startProcesses(s, strings.Join([]string{python, build, "/usr/bin", "/bin", "/usr/sbin", "/sbin"}, ":")), t.TempDir()}
+	path := strings.Join([]string{python, build, "/usr/bin", "/bin", "/usr/sbin", "/sbin"}, ":")
+	tr := &training{s, startProcesses(s, path), t.TempDir()}
 	tr.pods.serve("elasticjob-t-dlrover-master", 50001)
 	startOperator(t, seeing(tr.pods.hosts))
 	script := filepath.Join(tr.folder, "train.py")
@@ -111,7 +112,8 @@ func (tr *training) watchSteps() {
 // seeing has the operator look names up in that hosts file.
 func seeing(hosts string) func(*exec.Cmd) {
 	return func(command *exec.Cmd) {
-		command.Args = append([]string{"unshare", "--mount", "/bin/sh", "-c", `mount --bind "$1" /etc/hosts; shift; exec "$@"`,
+		const seen = `mount --bind "$1" /etc/hosts; shift; exec "$@"`
+		command.Args = append([]string{"unshare", "--mount", "/bin/sh", "-c", seen,
 			"operator", hosts, command.Path}, command.Args[1:]...)
 		command.Path = "/usr/bin/unshare"
 	}

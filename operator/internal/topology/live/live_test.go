@@ -105,9 +105,11 @@ func TestWrongLinesAreToldToPeople(t *testing.T) {
 		want string // empty: nothing is said
 	}{
 		"a wrong line": {map[string]string{Key: "asw-0 10.0.0.1"}, `line 1: "asw-0 10.0.0.1": expected 3 words, not 2`},
-		"another key":  {map[string]string{"topology.config": "x"}, "there is no key topology_config; there are topology.config"},
-		"empty":        {map[string]string{Key: ""}, ""},
-		"nothing":      {nil, ""},
+		"another key": {
+			map[string]string{"topology.config": "x"}, "there is no key topology_config; there are topology.config",
+		},
+		"empty":   {map[string]string{Key: ""}, ""},
+		"nothing": {nil, ""},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
