@@ -16,11 +16,6 @@ namespace {
 
 using Sentence = std::optional<std::string>;
 
-std::string Nodes(const v1::JobSpec& spec) {
-  if (spec.min_nodes() == spec.max_nodes()) return fmt::format("{}", spec.min_nodes());
-  return fmt::format("{}:{}", spec.min_nodes(), spec.max_nodes());
-}
-
 // Only what may be shown: a text from outside is not repeated at length, and only in printable ASCII.
 std::string Shown(const std::string& text, size_t bytes_max = 64) {
   std::string shown = text.substr(0, bytes_max);
@@ -87,7 +82,7 @@ Sentence NodesFault(const v1::JobSpec& spec) {
     return fmt::format("--nnodes={}:{}: expected 0 < MIN <= MAX <= {}", spec.min_nodes(), spec.max_nodes(), kMaxNodes);
   }
   if (spec.min_nodes() % spec.node_unit() != 0 || spec.max_nodes() % spec.node_unit() != 0) {
-    return fmt::format("--nnodes={}: expected multiples of --node-unit={}", Nodes(spec), spec.node_unit());
+    return fmt::format("--nnodes={}: expected multiples of --node-unit={}", NodesText(spec), spec.node_unit());
   }
   return std::nullopt;
 }
@@ -103,7 +98,7 @@ Sentence ElasticFault(const v1::JobSpec& spec) {
   }
   if (sizes->world_sizes.empty() || sizes->world_sizes.back() < spec.min_nodes()) {
     return fmt::format("--elastic-config: no valid world size is as large as the fewest nodes of --nnodes={}",
-                       Nodes(spec));
+                       NodesText(spec));
   }
   return std::nullopt;
 }
@@ -137,8 +132,8 @@ Sentence CheckSpec(const JobState& state, const v1::Hello& hello) {
   const v1::JobSpec& spec = state.spec ? *state.spec : asked;
   const bool sized = spec.sized_by_platform() && asked.sized_by_platform();
   if (!sized && (asked.min_nodes() != spec.min_nodes() || asked.max_nodes() != spec.max_nodes())) {
-    return fmt::format("--nnodes={} differs from the job's --nnodes={}: give the same on all nodes", Nodes(asked),
-                       Nodes(spec));
+    return fmt::format("--nnodes={} differs from the job's --nnodes={}: give the same on all nodes", NodesText(asked),
+                       NodesText(spec));
   }
   if (asked.node_unit() != spec.node_unit()) {
     return fmt::format("--node-unit={} differs from the job's --node-unit={}: give the same on all nodes",
@@ -154,7 +149,7 @@ Sentence CheckSpec(const JobState& state, const v1::Hello& hello) {
   const v1::JobSpec& nodes = sized && asked.max_nodes() > spec.max_nodes() ? asked : spec;
   if (hello.node_rank_wanted() < -1 || hello.node_rank_wanted() >= static_cast<int64_t>(nodes.max_nodes())) {
     return fmt::format("--node-rank={}: expected 0 to {}, as --nnodes={}", hello.node_rank_wanted(),
-                       nodes.max_nodes() - 1, Nodes(nodes));
+                       nodes.max_nodes() - 1, NodesText(nodes));
   }
   return std::nullopt;
 }
@@ -188,6 +183,11 @@ Sentence CheckHello(const JobState& state, const AgentAttached& attached) {
 }
 
 }  // namespace
+
+std::string NodesText(const v1::JobSpec& spec) {
+  if (spec.min_nodes() == spec.max_nodes()) return fmt::format("{}", spec.min_nodes());
+  return fmt::format("{}:{}", spec.min_nodes(), spec.max_nodes());
+}
 
 std::optional<std::string> SpecFault(const v1::JobSpec& spec) {
   if (Sentence no = NodesFault(spec)) return no;

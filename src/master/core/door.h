@@ -20,6 +20,9 @@ std::optional<v1::Refused> Refusal(const JobState& state, const AgentAttached& a
 // Why no job can be like that, as a sentence; empty: one can.
 std::optional<std::string> SpecFault(const v1::JobSpec& spec);
 
+// As --nnodes has it: "4", "1:4".
+std::string NodesText(const v1::JobSpec& spec);
+
 // A textual IP address, v4 or v6, without a scope.
 bool IsIpAddress(const std::string& text);
 

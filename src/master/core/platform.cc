@@ -44,11 +44,6 @@ void AdmitView(v1::PlatformView& view) {
   view.Swap(&admitted);
 }
 
-std::string NodesText(const v1::JobSpec& spec) {
-  if (spec.min_nodes() == spec.max_nodes()) return fmt::format("{}", spec.max_nodes());
-  return fmt::format("{}:{}", spec.min_nodes(), spec.max_nodes());
-}
-
 std::string WhyItGoes(const Departing& departing) {
   return departing.reason.empty() ? "the platform takes it away" : departing.reason;
 }
