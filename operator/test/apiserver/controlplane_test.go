@@ -3,7 +3,6 @@
 package apiserver
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"phalanx/operator/test/cache"
 )
 
 // controlPlane is the folder with the programs of a control plane. Where they are missing they are built: minutes, and
@@ -23,7 +24,7 @@ func controlPlane() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	folder, err := builtFolder(module)
+	folder, err := cache.Folder(module, "controlplane")
 	if err != nil {
 		return "", err
 	}
@@ -154,24 +155,4 @@ func childNamed(name string) (int, error) {
 		return pid, nil
 	}
 	return 0, fmt.Errorf("this process has no child %s", name)
-}
-
-func builtFolder(module string) (string, error) {
-	sum := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum"} {
-		data, err := os.ReadFile(filepath.Join(module, name))
-		if err != nil {
-			return "", err
-		}
-		sum.Write(data)
-	}
-	caches := os.Getenv("PHALANX_CACHE")
-	if caches == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			return "", err
-		}
-		caches = filepath.Join(user, "phalanx")
-	}
-	return filepath.Join(caches, "controlplane", fmt.Sprintf("%x", sum.Sum(nil))[:16]), nil
 }

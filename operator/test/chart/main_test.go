@@ -6,7 +6,6 @@ package chart
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -24,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"phalanx/operator/internal/manager"
+	"phalanx/operator/test/cache"
 )
 
 // cluster is what all tests share. Set by TestMain, and then read.
@@ -127,25 +127,12 @@ func connect(env *envtest.Environment) error {
 }
 
 // built is the folder with programs of a module, which are built where they are missing: minutes, and then never again
-// for its go.mod. tools/operator.sh looks at the same places.
+// for its go.mod.
 func built(module, kind string, sources map[string]string) (string, error) {
-	sum := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum"} {
-		data, err := os.ReadFile(filepath.Join(module, name))
-		if err != nil {
-			return "", err
-		}
-		sum.Write(data)
+	folder, err := cache.Folder(module, kind)
+	if err != nil {
+		return "", err
 	}
-	caches := os.Getenv("PHALANX_CACHE")
-	if caches == "" {
-		user, err := os.UserCacheDir()
-		if err != nil {
-			return "", err
-		}
-		caches = filepath.Join(user, "phalanx")
-	}
-	folder := filepath.Join(caches, kind, fmt.Sprintf("%x", sum.Sum(nil))[:16])
 	for name, source := range sources {
 		path := filepath.Join(folder, name)
 		if _, err := os.Stat(path); err == nil {

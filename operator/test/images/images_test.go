@@ -151,7 +151,7 @@ func TestTheMastersBuildHasAllItNeeds(t *testing.T) {
 func alone(t *testing.T, program, at string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("only root may give a program another file system")
+		t.Skip("needs root: nobody else may give a program another file system")
 	}
 	folder, err := os.MkdirTemp("", "phalanx-image-") // t.TempDir is not everybody's to enter
 	if err != nil {
