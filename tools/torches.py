@@ -31,7 +31,7 @@ LIMIT_S = 3 * 3600
 PYTEST = ("pytest==8.3.5", "pytest-timeout==2.4.0", "pytest-xdist==3.6.1")
 TESTS = (
     *("tests/test_store_compat.py", "tests/test_bootstrap_check.py", "tests/test_bootstrap_commands.py"),
-    "tests/test_bootstrap_full_disk.py",
+    *("tests/test_bootstrap_console.py", "tests/test_bootstrap_full_disk.py"),
     *("tests/test_bootstrap_changes.py", "tests/test_bootstrap_generated.py", "tests/test_bootstrap_late.py"),
     *("tests/test_bootstrap_libraries.py", "tests/test_bootstrap_links.py"),
     *("tests/test_bootstrap_process.py", "tests/test_bootstrap_scan.py", "tests/test_bootstrap_search_path.py"),

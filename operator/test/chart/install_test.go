@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -112,6 +113,11 @@ func TestMetricsAreForTheirReaders(t *testing.T) {
 // metrics asks as who has a token.
 func (r *release) metrics(bearer string) (int, string) {
 	r.t.Helper()
+	select {
+	case <-r.output.serves:
+	case <-time.After(patience):
+		r.t.Fatalf("no metrics are served after %v", patience)
+	}
 	plain := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet,
 		fmt.Sprintf("https://127.0.0.1:%d/metrics", r.metricsPort), nil)

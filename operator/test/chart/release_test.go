@@ -3,10 +3,10 @@
 package chart
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -40,6 +40,7 @@ type release struct {
 	t           *testing.T
 	metricsPort int
 	healthPort  int
+	output      *output // of the operator that began last
 }
 
 func install(t *testing.T, set ...string) *release {
@@ -102,10 +103,8 @@ func (r *release) operate(others ...string) func() {
 	arguments := append(pod.Containers[0].Args, "--kubeconfig="+r.kubeconfig(pod.ServiceAccountName),
 		fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", r.healthPort))
 	arguments = append(arguments, others...)
-	output, err := os.CreateTemp(r.t.TempDir(), "operator")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	output := &output{serves: make(chan struct{})}
+	r.output = output
 	command := exec.Command(cluster.program, arguments...)
 	command.Stdout, command.Stderr = output, output
 	if err := command.Start(); err != nil {
@@ -120,14 +119,28 @@ func (r *release) operate(others ...string) func() {
 			if err := command.Wait(); err != nil {
 				r.t.Errorf("the operator's end: %v", err)
 			}
-			if text, err := os.ReadFile(output.Name()); err != nil || r.t.Failed() {
-				r.t.Logf("the operator, %v:\n%s%v", arguments, text[max(0, len(text)-8000):], err)
+			if text := output.text.String(); r.t.Failed() { // whole once Wait has returned
+				r.t.Logf("the operator, %v:\n%s", arguments, text[max(0, len(text)-8000):])
 			}
-			output.Close()
 		})
 	}
 	r.t.Cleanup(end)
 	return end
+}
+
+// output is what an operator writes. It serves metrics once its key is made, which it works without.
+type output struct {
+	text   bytes.Buffer // written by the goroutine of exec alone
+	serves chan struct{}
+	once   sync.Once
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	n, err := o.text.Write(text)
+	if bytes.Contains(o.text.Bytes(), []byte("Serving metrics server")) {
+		o.once.Do(func() { close(o.serves) })
+	}
+	return n, err
 }
 
 func token(t *testing.T, namespace, account string) string {
