@@ -12,6 +12,7 @@ import (
 	"phalanx/operator/internal/engine"
 	"phalanx/operator/internal/gang/keeper"
 	"phalanx/operator/internal/manager"
+	"phalanx/operator/internal/nodetaint"
 	"phalanx/operator/internal/topology/live"
 
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -30,7 +31,9 @@ const version = "0.1.0"
 
 func run() error {
 	var options manager.Options
-	settings := controller.Settings{Options: elasticjob.Options{}, Policy: engine.DefaultPolicy(), Version: version}
+	settings := controller.Settings{
+		Policy: engine.DefaultPolicy(), Version: version, NoticeTaints: elasticjob.NoticeTaints(),
+	}
 	options.Declare(flag.CommandLine)
 	flag.StringVar(&settings.Options.MasterImage, "master-image", "phalanx-master:latest",
 		"image with phalanx-master, for jobs that bring no dlrover-master of their own")
@@ -50,6 +53,15 @@ func run() error {
 		"how long a job avoids a node that an exit code of its pods has blamed")
 	flag.DurationVar(&settings.Policy.BlockedFor, "start-blocked-for", settings.Policy.BlockedFor,
 		"how long a job waits for pods that cannot start, as with a wrong image, while none of them runs")
+	flag.Func("notice-taints",
+		"keys of taints, separated by commas, by which somebody says that a node is about to go; empty: none is heeded (default "+
+			strings.Join(settings.NoticeTaints, ",")+")",
+		func(keys string) error {
+			settings.NoticeTaints = strings.FieldsFunc(keys, func(r rune) bool { return r == ',' })
+			return nil
+		})
+	taints := flag.Bool("allow-node-taints", false,
+		"taint a node that a job avoids as bad, for as long as that job does, so that no job gets it")
 	flag.IntVar(&settings.Workers, "workers", 8, "jobs that are worked on at a time")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -77,6 +89,11 @@ func run() error {
 			return err
 		}
 		settings.Switches = switches
+	}
+	if *taints {
+		if err := nodetaint.Setup(ctx, built); err != nil {
+			return err
+		}
 	}
 	if err := controller.Setup(ctx, built, settings); err != nil {
 		return err

@@ -79,7 +79,7 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 	}
 	r.hear(job, before.pods)
 	memory := elasticjob.Memory(&job.Status)
-	plan := sort(engine.Decide(engine.Observed{Pods: before.pods, Memory: memory}, desired, r.policy, now))
+	plan := sort(engine.Decide(engine.Observed{Pods: before.pods, Memory: memory, Going: before.going}, desired, r.policy, now))
 	r.drain(job, plan, now)
 	r.tell(job, before.pods, desired, plan, now)
 	if plan.finish != nil {

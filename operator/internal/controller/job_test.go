@@ -76,9 +76,11 @@ func newCluster(t *testing.T, workers int32) *cluster {
 		t.Fatal(err)
 	}
 	c := &cluster{t: t}
+	seen := &nodes{notices: elasticjob.NoticeTaints()}
 	c.server = interceptor.NewClient(
 		fake.NewClientBuilder().WithScheme(scheme).
-			WithStatusSubresource(&v1alpha1.ElasticJob{}, &v1alpha1.ScalePlan{}).Build(),
+			WithStatusSubresource(&v1alpha1.ElasticJob{}, &v1alpha1.ScalePlan{}).
+			WithIndex(&corev1.Node{}, noticeIndex, seen.noticed).Build(),
 		interceptor.Funcs{Create: c.create, SubResourceUpdate: c.updateStatus, Delete: c.delete, List: c.list})
 	worker := &v1alpha1.ReplicaSpec{Replicas: &workers}
 	worker.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "training"}}
@@ -162,7 +164,9 @@ func (c *cluster) newProcess() {
 	c.reconciler = &JobReconciler{
 		client: cachedPods{c.server, c}, server: c.server, events: events.NewFakeRecorder(100), ledger: newLedger(),
 		masters: &c.masters, first: &firstLook{server: c.server},
-		nodes:  &nodes{cache: cachedPods{c.server, c}, server: c.server, gone: map[string]bool{}},
+		nodes: &nodes{
+			cache: cachedPods{c.server, c}, server: c.server, notices: elasticjob.NoticeTaints(), gone: map[string]bool{},
+		},
 		policy: engine.DefaultPolicy(), options: elasticjob.Options{}, now: time.Now,
 	}
 }

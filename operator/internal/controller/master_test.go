@@ -154,6 +154,40 @@ func TestANodeThatFailedItsCheckIsAvoided(t *testing.T) {
 	}
 }
 
+// The master does without the pods of a node that is about to go, and then they go; no new one comes there.
+func TestANodeThatIsAboutToGo(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
+	c.runAll()
+	c.masters.view = &platformpb.JobView{WorldSize: 2}
+	var node corev1.Node
+	if err := c.server.Get(t.Context(), types.NamespacedName{Name: "node-1"}, &node); err != nil {
+		t.Fatal(err)
+	}
+	node.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
+	if err := c.server.Update(t.Context(), &node); err != nil {
+		t.Fatal(err)
+	}
+	c.mustReconcile()
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
+	got := c.masters.wish.GetDepartures()
+	if len(got) != 1 || got[0].GetAddress() != "10.0.0.1" || got[0].GetLeftMs() < 50_000 {
+		t.Fatalf("the master is told of %v", got)
+	}
+	c.masters.view = &platformpb.JobView{WorldSize: 1, Released: []string{"10.0.0.1"}}
+	c.mustReconcile()
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-2")
+	terms := c.pods()["job-edljob-worker-2"].Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if got := fmt.Sprint(terms.NodeSelectorTerms[0].MatchFields); !strings.Contains(got, "node-1") {
+		t.Errorf("the new pod avoids %s", got)
+	}
+	if ends := c.status().Ranks[0].Ends; ends["Disruption"]+ends["Deleted"] != 1 {
+		t.Errorf("the ranks' ends are %v", c.status().Ranks)
+	}
+}
+
 func TestAPodThatIsPreemptedIsToldToTheMaster(t *testing.T) {
 	c := newCluster(t, 2)
 	c.mustReconcile()

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,9 @@ import (
 // nodeIndex finds the pods of a node in the cache.
 const nodeIndex = "spec.nodeName"
 
+// noticeIndex finds the nodes in the cache that are about to go.
+const noticeIndex = "notice"
+
 func nodeOf(object client.Object) []string {
 	if pod, ok := object.(*corev1.Pod); ok && pod.Spec.NodeName != "" {
 		return []string{pod.Spec.NodeName}
@@ -33,8 +37,9 @@ func nodeOf(object client.Object) []string {
 // nodes says how the nodes of pods are. That one is no more it takes from the API server alone: the cache may show a
 // pod before it shows a new node. Safe for use by several goroutines.
 type nodes struct {
-	cache  client.Reader
-	server client.Reader
+	cache   client.Reader
+	server  client.Reader
+	notices []string // taints by which somebody says that a node is about to go
 
 	mu   sync.Mutex
 	gone map[string]bool // as the API server has said, and the cache has not shown since
@@ -42,48 +47,80 @@ type nodes struct {
 
 // tell notes in pods how their nodes are. Of a pod that has ended nobody asks.
 func (n *nodes) tell(ctx context.Context, pods []engine.Pod) error {
-	asked := map[string]engine.Node{}
+	asked := map[string]host{}
 	for i := range pods {
-		host := pods[i].Host
+		name := pods[i].Host
 		ended := pods[i].State == engine.Succeeded || pods[i].State == engine.Failed
-		if host == "" || ended && !pods[i].Leaving {
+		if name == "" || ended && !pods[i].Leaving {
 			continue
 		}
-		state, known := asked[host]
+		found, known := asked[name]
 		if !known {
 			var err error
-			if state, err = n.state(ctx, host); err != nil {
-				return fmt.Errorf("looking at node %s: %w", host, err)
+			if found, err = n.look(ctx, name); err != nil {
+				return fmt.Errorf("looking at node %s: %w", name, err)
 			}
-			asked[host] = state
+			asked[name] = found
 		}
-		pods[i].Node = state
+		pods[i].Node, pods[i].Notice = found.state, found.notice
 	}
 	return nil
 }
 
-func (n *nodes) state(ctx context.Context, name string) (engine.Node, error) {
+// host is a node as pods on it see it.
+type host struct {
+	state  engine.Node
+	notice string
+}
+
+func (n *nodes) see(node *corev1.Node) host {
+	return host{elasticjob.NodeState(node), elasticjob.Notice(node, n.notices)}
+}
+
+func (n *nodes) look(ctx context.Context, name string) (host, error) {
 	var node corev1.Node
 	err := n.cache.Get(ctx, types.NamespacedName{Name: name}, &node)
 	if err == nil {
 		n.note(name, false)
-		return elasticjob.NodeState(&node), nil
+		return n.see(&node), nil
 	}
 	if !apierrors.IsNotFound(err) {
-		return engine.NodeReady, err
+		return host{}, err
 	}
 	if n.isGone(name) {
-		return engine.NodeGone, nil
+		return host{state: engine.NodeGone}, nil
 	}
 	err = n.server.Get(ctx, types.NamespacedName{Name: name}, &node)
 	switch {
 	case err == nil:
-		return elasticjob.NodeState(&node), nil
+		return n.see(&node), nil
 	case apierrors.IsNotFound(err):
 		n.note(name, true)
-		return engine.NodeGone, nil
+		return host{state: engine.NodeGone}, nil
 	}
-	return engine.NodeReady, err
+	return host{}, err
+}
+
+// going are the nodes that are about to go, by name.
+func (n *nodes) going(ctx context.Context) ([]string, error) {
+	var found corev1.NodeList
+	if err := n.cache.List(ctx, &found, client.MatchingFields{noticeIndex: "yes"}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the nodes that are about to go: %w", err)
+	}
+	var names []string
+	for i := range found.Items {
+		names = append(names, found.Items[i].Name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// noticed indexes a node that is about to go.
+func (n *nodes) noticed(object client.Object) []string {
+	if node, ok := object.(*corev1.Node); ok && elasticjob.Notice(node, n.notices) != "" {
+		return []string{"yes"}
+	}
+	return nil
 }
 
 func (n *nodes) isGone(name string) bool {
@@ -102,14 +139,14 @@ func (n *nodes) note(name string, gone bool) {
 	}
 }
 
-// nodeNews lets through what changes how a node is: of its heartbeats the jobs need not hear.
-func nodeNews() predicate.Predicate {
+// news lets through what changes how a node is: of its heartbeats the jobs need not hear.
+func (n *nodes) news() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return true },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*corev1.Node)
 			after, also := e.ObjectNew.(*corev1.Node)
-			return ok && also && elasticjob.NodeState(before) != elasticjob.NodeState(after)
+			return ok && also && n.see(before) != n.see(after)
 		},
 		DeleteFunc: func(event.DeleteEvent) bool { return true },
 	}

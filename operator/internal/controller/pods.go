@@ -28,6 +28,7 @@ func ownerOf(object client.Object) []string {
 // picture is what a job's pods are, as far as anybody knows. The pods belong to the cache: nobody may change them.
 type picture struct {
 	pods    []engine.Pod
+	going   []string  // nodes that are about to go
 	expires time.Time // when to look again, if nothing happens; zero: never
 }
 
@@ -53,7 +54,11 @@ func (r *JobReconciler) observe(ctx context.Context, job *v1alpha1.ElasticJob, n
 	if err := r.nodes.tell(ctx, observed); err != nil {
 		return picture{}, err
 	}
-	return picture{observed, ahead.expires}, nil
+	going, err := r.nodes.going(ctx)
+	if err != nil {
+		return picture{}, err
+	}
+	return picture{observed, going, ahead.expires}, nil
 }
 
 // merge adds to the cache's pods those that it does not show yet, and tells the ledger which it does.

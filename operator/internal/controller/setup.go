@@ -35,6 +35,8 @@ type Settings struct {
 	Workers  int      // jobs that are worked on at a time
 	Version  string   // of the operator, for the masters' records
 	Switches switches // nil: nobody knows under which switches nodes are
+	// NoticeTaints are those by which somebody says that a node is about to go.
+	NoticeTaints []string
 }
 
 // Setup adds the controllers to a manager.
@@ -57,11 +59,15 @@ func Setup(ctx context.Context, manager ctrl.Manager, settings Settings) error {
 func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) error {
 	heard := &heard{}
 	cached, server := manager.GetClient(), manager.GetAPIReader()
+	nodes := &nodes{cache: cached, server: server, notices: settings.NoticeTaints, gone: map[string]bool{}}
+	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, noticeIndex, nodes.noticed); err != nil {
+		return fmt.Errorf("indexing nodes by notice: %w", err)
+	}
 	reconciler := &JobReconciler{
 		client: cached, server: server, events: manager.GetEventRecorder("phalanx-operator"),
 		switches: settings.Switches, masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(),
 		first:  &firstLook{server: server},
-		nodes:  &nodes{cache: cached, server: server, gone: map[string]bool{}},
+		nodes:  nodes,
 		policy: settings.Policy, options: settings.Options, now: time.Now,
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryAfterMax)
@@ -71,7 +77,7 @@ func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) err
 		Watches(&corev1.Pod{}, &podHandler{reconciler.ledger}).
 		WatchesRawSource(source.Func(heard.start)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(reconciler.nodes.jobsOn),
-			builder.WithPredicates(nodeNews())).
+			builder.WithPredicates(nodes.news())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: settings.Workers, RateLimiter: limiter}).
 		Complete(reconciler)
 }

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"phalanx/operator/internal/engine"
+	"phalanx/operator/internal/nodetaint"
 )
 
 // NodeState says how a node that is there is. The taint out-of-service is people's word that the machine is off: its
@@ -24,7 +25,12 @@ func NodeState(node *corev1.Node) engine.Node {
 }
 
 func trimNode(node *corev1.Node) {
-	node.ManagedFields, node.Annotations = nil, nil
+	node.ManagedFields = nil
+	mark, marked := node.Annotations[nodetaint.Key]
+	node.Annotations = nil
+	if marked {
+		node.Annotations = map[string]string{nodetaint.Key: mark}
+	}
 	node.Spec = corev1.NodeSpec{Taints: node.Spec.Taints}
 	var ready []corev1.NodeCondition
 	for _, condition := range node.Status.Conditions {

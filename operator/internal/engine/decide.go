@@ -11,6 +11,7 @@ import (
 type Observed struct {
 	Pods   []Pod
 	Memory Memory
+	Going  []string // hosts that are about to go, whoever is there
 }
 
 // Desired is a job as it is wanted.
@@ -80,7 +81,7 @@ type Create struct {
 	ID     int32
 	Rank   int32
 	Before Counts   // to be written on the pod: the ends of its rank before it
-	Avoid  []string // hosts
+	Avoid  []string // hosts that were blamed, or are about to go
 	Reason string   // empty for a rank's first pod
 }
 
@@ -128,7 +129,7 @@ func Decide(observed Observed, desired Desired, policy Policy, now time.Time) []
 		actions = append(actions, views[i].surplus...)
 	}
 	for i := range views {
-		actions = append(actions, creations(&views[i], memory)...)
+		actions = append(actions, creations(&views[i], memory, observed.Going)...)
 	}
 	return wake(actions, earlier(wakeAt(views, policy, now), forceAt))
 }
@@ -183,11 +184,13 @@ func deleteLive(pods []Pod, reason string) []Action {
 }
 
 // creations gives out ids in the order of ranks.
-func creations(view *view, memory Memory) []Action {
+func creations(view *view, memory Memory, going []string) []Action {
 	var actions []Action
-	avoid := make([]string, 0, len(memory.Excluded))
+	avoid := slices.Clone(going)
 	for _, exclusion := range memory.Excluded {
-		avoid = append(avoid, exclusion.Host)
+		if !slices.Contains(going, exclusion.Host) {
+			avoid = append(avoid, exclusion.Host)
+		}
 	}
 	id := memory.Roles[view.role.Name].NextID
 	for _, vacancy := range view.vacancies {

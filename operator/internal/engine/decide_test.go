@@ -255,7 +255,7 @@ func TestDecide(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := lines(Decide(Observed{tc.pods, tc.memory}, tc.desired, DefaultPolicy(), noon))
+			got := lines(Decide(Observed{Pods: tc.pods, Memory: tc.memory}, tc.desired, DefaultPolicy(), noon))
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("actions (-want +got):\n%s", diff)
 			}
@@ -268,7 +268,8 @@ func released(p *Pod) { p.Heard, p.Released = true, true }
 func drainingFor(d time.Duration) func(*Pod) {
 	return func(p *Pod) { p.Heard, p.DrainSince = true, noon.Add(-d) }
 }
-func unfit(p *Pod) { p.Heard, p.Unfit = true, "sector 7 is gone" }
+func unfit(p *Pod)   { p.Heard, p.Unfit = true, "sector 7 is gone" }
+func noticed(p *Pod) { p.Heard, p.Notice = true, "its node is about to go: taint spot" }
 
 func TestWhatTheMasterSays(t *testing.T) {
 	const smaller = ": worker has 1 replicas now"
@@ -294,15 +295,40 @@ func TestWhatTheMasterSays(t *testing.T) {
 		"a pod on a bad node is replaced elsewhere": {podOf(1, unfit), 2, []string{
 			"delete worker-1: its node is unfit: sector 7 is gone", "create worker-2 rank 1 Hardware=1 avoid node-1",
 		}},
+		"a pod whose node is about to go trains until the master does without it": {podOf(1, noticed), 2, []string{
+			"drain worker-1 until 1m0s: its node is about to go: taint spot", "wake in 1m0s",
+		}},
+		"then it goes first, and its successor elsewhere": {podOf(1, noticed, released), 2, []string{
+			"delete worker-1: its node is about to go: taint spot",
+		}},
+		"it is no failure": {podOf(1, noticed, leaving), 2, []string{"create worker-2 rank 1 Disruption=1 avoid node-7"}},
+		"what its program does meanwhile counts": {podOf(1, noticed, exited(1)), 2, []string{
+			"create worker-2 rank 1 Application=1 avoid node-7",
+		}},
+		"nobody is asked about a pod that has not begun": {podOf(1, noticed, state(Pending)), 2, []string{
+			"delete worker-1: its node is about to go: taint spot",
+		}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			pods := []Pod{podOf(0, master), podOf(0), tc.pod}
-			got := lines(Decide(Observed{pods, started(2)}, wanted(tc.workers), DefaultPolicy(), noon))
+			observed := Observed{Pods: pods, Memory: started(2)}
+			if tc.pod.Notice != "" {
+				observed.Going = []string{"node-7"}
+			}
+			got := lines(Decide(observed, wanted(tc.workers), DefaultPolicy(), noon))
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("actions (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A job has one master, which goes when its node does.
+func TestANoticeMovesNoMaster(t *testing.T) {
+	pods := []Pod{podOf(0, master, noticed), podOf(0)}
+	if got := lines(Decide(Observed{Pods: pods, Memory: started(1)}, wanted(1), DefaultPolicy(), noon)); got != nil {
+		t.Errorf("actions %q", got)
 	}
 }
 
@@ -328,7 +354,7 @@ func TestASilentNodesPodIsRemovedInTime(t *testing.T) {
 		30 * time.Second: {"force worker-0: it has been leaving a node that is not ready since 2026-11-27T11:59:30Z"},
 	}
 	for later, want := range want {
-		got := lines(Decide(Observed{pods, started(1)}, wanted(1), policy, noon.Add(later)))
+		got := lines(Decide(Observed{Pods: pods, Memory: started(1)}, wanted(1), policy, noon.Add(later)))
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%v later (-want +got):\n%s", later, diff)
 		}
@@ -341,7 +367,7 @@ func TestTheFirstCauseIsBlamed(t *testing.T) {
 		podOf(0, master), podOf(0, exited(1), spent, endedAt(noon)),
 		podOf(1, exited(5), spent, endedAt(noon.Add(-time.Second))),
 	}
-	actions := Decide(Observed{pods, started(2)}, wanted(2), DefaultPolicy(), noon)
+	actions := Decide(Observed{Pods: pods, Memory: started(2)}, wanted(2), DefaultPolicy(), noon)
 	finish, ok := actions[0].(Finish)
 	if !ok || !strings.HasPrefix(finish.Outcome.Message, "worker-1 (rank 1): exit code 5;") {
 		t.Errorf("got %v", actions)
@@ -350,7 +376,7 @@ func TestTheFirstCauseIsBlamed(t *testing.T) {
 
 func TestEveryReplacementSaysWhy(t *testing.T) {
 	pods := []Pod{podOf(0, master), podOf(0, leaving, disrupted("PreemptionByScheduler")), podOf(2)}
-	for _, action := range Decide(Observed{pods, started(3)}, wanted(3), DefaultPolicy(), noon) {
+	for _, action := range Decide(Observed{Pods: pods, Memory: started(3)}, wanted(3), DefaultPolicy(), noon) {
 		if create, ok := action.(Create); ok && create.Reason == "" {
 			t.Errorf("no reason: %v", create)
 		}
@@ -361,7 +387,7 @@ func TestEveryReplacementSaysWhy(t *testing.T) {
 func TestASmallerSizeEndsRanksForGood(t *testing.T) {
 	pods := []Pod{podOf(0, master), podOf(0)}
 	smaller := Fold(started(3), pods, wanted(1), DefaultPolicy(), noon)
-	got := lines(Decide(Observed{pods, smaller}, wanted(2), DefaultPolicy(), noon))
+	got := lines(Decide(Observed{Pods: pods, Memory: smaller}, wanted(2), DefaultPolicy(), noon))
 	if diff := cmp.Diff([]string{"create worker-3 rank 1"}, got); diff != "" {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}

@@ -28,6 +28,7 @@ type Pod struct {
 	GoesAt  time.Time // when it is killed, where it is leaving
 	Host    string    // empty until it is scheduled
 	Node    Node      // how that host is
+	Notice  string    // why that host is about to go, where somebody has said so
 	End     End       // what is known of its end, for a pod that has failed or is leaving
 	Blocked Blocked
 	Waiting string // why the scheduler finds no place for it, while that is so
@@ -105,6 +106,8 @@ func Classify(pod *Pod) (Class, string) {
 		return Disruption, "its node is no more"
 	case pod.Node == NodeNotReady && pod.Leaving && !end.Exited:
 		return Disruption, "its node is not ready"
+	case pod.Notice != "" && !end.Exited:
+		return Disruption, pod.Notice
 	case pod.Leaving:
 		return Deleted, "deleted"
 	case end.OutOfMemory || end.Exited && end.ExitCode == exitOutOfMemory:

@@ -203,7 +203,7 @@ func TestAnyHistory(t *testing.T) {
 		w := &world{random: rand.New(rand.NewPCG(uint64(seed), 1)), desired: wanted(4), now: noon}
 		decide := func(mayFail bool) []Action {
 			w.now = w.now.Add(time.Minute)
-			actions := Decide(Observed{w.pods, w.memory}, w.desired, DefaultPolicy(), w.now)
+			actions := Decide(Observed{Pods: w.pods, Memory: w.memory}, w.desired, DefaultPolicy(), w.now)
 			w.check(t, actions)
 			w.work(actions, mayFail)
 			return actions
@@ -241,7 +241,7 @@ func TestFoldingIsIdempotent(t *testing.T) {
 		w := &world{random: rand.New(rand.NewPCG(uint64(seed), 2)), desired: wanted(4), now: noon}
 		for range 20 {
 			w.fault()
-			w.work(Decide(Observed{w.pods, w.memory}, w.desired, DefaultPolicy(), w.now), true)
+			w.work(Decide(Observed{Pods: w.pods, Memory: w.memory}, w.desired, DefaultPolicy(), w.now), true)
 		}
 		once := Fold(w.memory, w.pods, w.desired, DefaultPolicy(), w.now)
 		twice := Fold(once, w.pods, w.desired, DefaultPolicy(), w.now)

@@ -70,6 +70,9 @@ func (v *view) settle(rank int32, pods []*Pod, policy Policy, now time.Time) {
 	if keep == nil {
 		return
 	}
+	if keep.Notice != "" && !v.role.Decides { // the master says that the others of its node may go
+		v.release(keep, keep.Notice, policy, now)
+	}
 	if keep.State == Running {
 		v.running++
 	}
@@ -78,7 +81,7 @@ func (v *view) settle(rank int32, pods []*Pod, policy Policy, now time.Time) {
 	}
 }
 
-// release deletes a pod once the job's master does without it; at once where the master is not heard, or takes too
+// release deletes a pod that is not wanted any more, or not where it is, once the job's master does without it; at once where the master is not heard, or takes too
 // long.
 func (v *view) release(pod *Pod, why string, policy Policy, now time.Time) {
 	until := now.Add(policy.DrainFor)

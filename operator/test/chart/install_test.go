@@ -4,6 +4,7 @@ package chart
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -15,9 +16,11 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/internal/nodetaint"
 	"phalanx/operator/internal/topology"
 )
 
@@ -137,6 +140,87 @@ func (r *release) metrics(bearer string) (int, string) {
 		r.t.Fatal(err)
 	}
 	return response.StatusCode, text.String()
+}
+
+// runOn puts a job's pod on a node that is made for it.
+func runOn(t *testing.T, pod *corev1.Pod, name string) *corev1.Node {
+	t.Helper()
+	node := &corev1.Node{}
+	node.Name = name
+	create(t, node)
+	t.Cleanup(func() {
+		if err := cluster.client.Delete(context.Background(), node); err != nil {
+			t.Error(err)
+		}
+	})
+	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: name}}
+	if err := cluster.client.SubResource("binding").Create(t.Context(), pod, binding); err != nil {
+		t.Fatal(err)
+	}
+	get(t, pod, pod.Namespace, pod.Name)
+	pod.Status.Phase = corev1.PodRunning
+	if err := cluster.client.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	return node
+}
+
+// avoids says what is missing until a pod is there that avoids a node.
+func avoids(node string) func(*corev1.Pod) error {
+	return func(pod *corev1.Pod) error {
+		if affinity := pod.Spec.Affinity; affinity == nil || !strings.Contains(affinity.String(), node) {
+			return fmt.Errorf("%s may be on %s", pod.Name, node)
+		}
+		return nil
+	}
+}
+
+func TestABadNodeIsTainted(t *testing.T) {
+	install(t, "controller.allowNodeTaints=true").operate()
+	ns := namespace(t)
+	create(t, jobOf(ns, "job", 1))
+	pod := awaitPod(t, ns, "job-edljob-worker-0", isThere)
+	node := runOn(t, pod, "bad")
+	pod.Status.Phase = corev1.PodFailed
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name:  pod.Spec.Containers[0].Name,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 201, FinishedAt: metav1.Now()}},
+	}}
+	if err := cluster.client.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	await(t, &corev1.NodeList{}, "", func(list client.ObjectList) error {
+		for _, found := range list.(*corev1.NodeList).Items {
+			for _, taint := range found.Spec.Taints {
+				if found.Name == node.Name && taint.ToString() == "phalanx.elasticjob/unhealthy=Hardware:NoSchedule" {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("no taint on %s", node.Name)
+	})
+	awaitPod(t, ns, "job-edljob-worker-1", avoids("bad"))
+	get(t, node, "", node.Name)
+	if mark := node.Annotations[nodetaint.Key]; !strings.Contains(mark, ns+"/job") || !strings.Contains(mark, "201") {
+		t.Errorf("the mark is %q", mark)
+	}
+}
+
+// No autoscaler is here: its taint is.
+func TestANodeThatIsAboutToGo(t *testing.T) {
+	install(t).operate()
+	ns := namespace(t)
+	create(t, jobOf(ns, "job", 1))
+	node := runOn(t, awaitPod(t, ns, "job-edljob-worker-0", isThere), "going")
+	patch(t, node, `{"spec":{"taints":[{"key":"karpenter.sh/disrupted","effect":"NoSchedule"}]}}`)
+	awaitPod(t, ns, "job-edljob-worker-1", avoids("going"))
+	await(t, &v1alpha1.ElasticJobList{}, ns, func(list client.ObjectList) error {
+		ranks := list.(*v1alpha1.ElasticJobList).Items[0].Status.Ranks
+		if len(ranks) != 1 || ranks[0].Ends["Disruption"] != 1 {
+			return fmt.Errorf("ranks %v", ranks)
+		}
+		return nil
+	})
 }
 
 // Lines of the ConfigMap reach the pods of jobs, and a change of them does while the operator runs.

@@ -200,6 +200,10 @@ func TestWrongValues(t *testing.T) {
 			[]string{"controller.excludedFor=1d"},
 			`controller.excludedFor: "1d" is no time; expected one as 24h`,
 		},
+		"a taint": {
+			[]string{"controller.noticeTaints={a b}"},
+			"at '/controller/noticeTaints/0'",
+		},
 		"a flag": {
 			[]string{"controller.extraArgs={workers}"},
 			`controller.extraArgs: "workers"; expected a flag`,
@@ -232,6 +236,7 @@ controller:
   priorityClassName: high
   resources: {limits: {cpu: 1}}
   extraArgs: [--zap-devel=false]
+  noticeTaints: [spot/soon, other]
   podLabels: {team: training}
 metrics: {certSecret: cert}
 launcher: {inject: true}
@@ -262,6 +267,8 @@ launcher: {inject: true}
 		"launcher":         slices.Contains(container.Args, "--launcher-image=r.io/p/phalanx-launcher:0.1.0"),
 		"limits":           container.Resources.Limits.Cpu().String() == "1",
 		"extra flag":       slices.Contains(container.Args, "--zap-devel=false"),
+		"taints":           !slices.Contains(container.Args, "--allow-node-taints"),
+		"notices":          slices.Contains(container.Args, "--notice-taints=spot/soon,other"),
 		"leader election":  slices.Contains(container.Args, "--leader-elect"),
 		"certificate": slices.Contains(container.Args, "--metrics-cert-dir=/etc/phalanx/metrics-cert") &&
 			pod.Volumes[0].Secret.SecretName == "cert",
