@@ -34,9 +34,20 @@ std::vector<PlacedRank> RanksUnderWay(const v1::StatusReply& status) {
   return ranks;
 }
 
+int64_t StepOf(const v1::RankStatus& rank, bool by_optimizer) {
+  return by_optimizer ? rank.optimizer_steps() : rank.step();
+}
+
+// As the master compares them (src/master/core/stalls.cc).
+bool ByOptimizer(const std::vector<PlacedRank>& ranks) {
+  const auto tells = [](const PlacedRank& each) { return each.rank->step_told(); };
+  const auto steps = [](const PlacedRank& each) { return each.rank->optimizer_steps() > 0; };
+  return std::ranges::any_of(ranks, tells) && !std::ranges::all_of(ranks, tells) && std::ranges::any_of(ranks, steps);
+}
+
 std::vector<PlacedRank> RanksBehind(const v1::StatusReply& status, const StepsMade& made) {
   std::vector<PlacedRank> ranks = RanksUnderWay(status);
-  std::erase_if(ranks, [&made](const PlacedRank& each) { return each.rank->step() >= made.most; });
+  std::erase_if(ranks, [&](const PlacedRank& each) { return StepOf(*each.rank, made.by_optimizer) >= made.most; });
   return ranks;
 }
 
@@ -53,14 +64,16 @@ std::optional<Hang> HangOf(const std::vector<Row>& rows) {
 StepsMade StepsMadeIn(const v1::StatusReply& status) {
   const std::vector<PlacedRank> ranks = RanksUnderWay(status);
   if (ranks.empty()) return {};
-  const auto [least, most] = std::minmax_element(
-      ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.rank->step() < b.rank->step(); });
-  return {least->rank->step(), most->rank->step()};
+  const bool by_optimizer = ByOptimizer(ranks);
+  const auto step = [=](const PlacedRank& each) { return StepOf(*each.rank, by_optimizer); };
+  const auto [least, most] = std::ranges::minmax(ranks, {}, step);
+  return {step(least), step(most), by_optimizer};
 }
 
 std::string PlaceText(const v1::RankStatus& rank, const StepsMade& made) {
   if (!IsUnderWay(rank) || made.least == made.most) return "";
-  return rank.step() < made.most ? fmt::format("{} behind", made.most - rank.step()) : "waiting";
+  const int64_t step = StepOf(rank, made.by_optimizer);
+  return step < made.most ? fmt::format("{} behind", made.most - step) : "waiting";
 }
 
 std::string HangText(const Hang& hang, const v1::StatusReply& status, int64_t now_unix_ms) {
@@ -69,9 +82,9 @@ std::string HangText(const Hang& hang, const v1::StatusReply& status, int64_t no
   const StepsMade made = StepsMadeIn(status);
   const std::vector<PlacedRank> behind = RanksBehind(status, made);
   for (const auto& [node, rank] : std::span(behind).first(std::min(behind.size(), kRanksBehindTold))) {
-    out += fmt::format("rank {} (local rank {} of node {}, pid {}) is at step {}, {}\n",
+    out += fmt::format("rank {} (local rank {} of node {}, pid {}) is at {} {}, {}\n",
                        node->rank_base() + rank->local_rank(), rank->local_rank(), Printable(node->hostname()),
-                       rank->pid(), rank->step(), PlaceText(*rank, made));
+                       rank->pid(), made.by_optimizer ? "its optimizer's step" : "step", StepOf(*rank, made.by_optimizer), PlaceText(*rank, made));
   }
   if (behind.size() > kRanksBehindTold) {
     out += fmt::format("and {} more ranks: `phalanx status --ranks` has them\n", behind.size() - kRanksBehindTold);
@@ -87,7 +100,7 @@ ordered_json HangJson(const Hang& hang, const v1::StatusReply& status, int64_t n
                       {"node", node->hostname()},
                       {"pid", rank->pid()},
                       {"step", rank->step()},
-                      {"behind", made.most - rank->step()}});
+                      {"behind", made.most - StepOf(*rank, made.by_optimizer)}});
   }
   return {{"since_unix_ms", hang.since_unix_ms},
           {"silent_ms", now_unix_ms - hang.since_unix_ms},

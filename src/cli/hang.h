@@ -25,6 +25,7 @@ std::optional<Hang> HangOf(const std::vector<Row>& rows);
 struct StepsMade {
   int64_t least = 0;
   int64_t most = 0;
+  bool by_optimizer = false;  // some ranks tell their steps and others do not: all are compared by their optimizers
 };
 StepsMade StepsMadeIn(const v1::StatusReply& status);
 // "2 behind", "waiting" for one that is not while others are, "" where all ranks are at one step: a rank that waits for

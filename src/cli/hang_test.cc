@@ -87,6 +87,29 @@ TEST(Hang, StatusTellsWhoIsBehindFromWhoWaits) {
   EXPECT_THAT(StatusJson(view), Not(HasSubstr("place")));
 }
 
+// Rank 0 alone calls phalanx.step, in its 1009th of all lives.
+TEST(Hang, RanksThatTellAreComparedWithOthersByTheirOptimizers) {
+  JobView view = View();
+  for (v1::NodeStatus& node : *view.status.mutable_nodes()) {
+    for (v1::RankStatus& rank : *node.mutable_ranks()) {
+      rank.set_optimizer_steps(rank.step());
+      rank.set_step_told(node.rank_base() + rank.local_rank() == 0);
+      if (rank.step_told()) rank.set_step(1'009);
+    }
+  }
+  const std::string status = StatusText(view, 0, true);
+  EXPECT_THAT(status, HasSubstr("1009  stepping, waiting"));
+  EXPECT_THAT(status, HasSubstr("9     stepping, waiting"));
+  EXPECT_THAT(status, HasSubstr("7     stepping, 2 behind"));
+  EXPECT_THAT(HangText(*HangOf(view.rows), view.status, 38'000),
+              HasSubstr("\nrank 2 (local rank 0 of node b, pid 102) is at its optimizer's step 7, 2 behind\n"));
+  // Where nobody's optimizer is seen, those who tell are as far as they say.
+  for (v1::NodeStatus& node : *view.status.mutable_nodes()) {
+    for (v1::RankStatus& rank : *node.mutable_ranks()) rank.set_optimizer_steps(0);
+  }
+  EXPECT_FALSE(StepsMadeIn(view.status).by_optimizer);
+}
+
 TEST(Hang, OfManyRanksBehindSomeAreNamed) {
   JobView view = View();
   for (int i = 0; i < 20; ++i) {

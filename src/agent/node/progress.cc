@@ -23,10 +23,19 @@ int64_t StepOf(const BoardSlot& slot) {
 
 void FillBeat(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& beat) {
   if (ranks.empty()) return;
-  const auto behind = [](const RankProgress& a, const RankProgress& b) { return StepOf(a.slot) < StepOf(b.slot); };
-  const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end(), behind);
-  beat.set_min_step(StepOf(least->slot));
-  beat.set_max_step(StepOf(most->slot));
+  std::vector<int64_t> told;
+  std::vector<int64_t> made;
+  for (const RankProgress& rank : ranks) {
+    made.push_back(static_cast<int64_t>(rank.slot.optimizer_steps));
+    if (rank.slot.step >= 0) told.push_back(rank.slot.step);
+  }
+  beat.set_told_ranks(static_cast<uint32_t>(told.size()));
+  const auto [least_made, most_made] = std::ranges::minmax(made);
+  beat.set_min_optimizer_steps(least_made);
+  beat.set_max_optimizer_steps(most_made);
+  const auto [least, most] = std::ranges::minmax(told.empty() ? made : told);
+  beat.set_min_step(least);
+  beat.set_max_step(most);
   *beat.mutable_progress() = ProgressOf(ranks, now_ns);
 }
 
@@ -35,6 +44,8 @@ v1::RankStatus RankStatusOf(const RankProgress& rank, int64_t now_ns) {
   v1::RankStatus status;
   status.set_pid(slot.pid);
   status.set_step(StepOf(slot));
+  status.set_step_told(slot.step >= 0);
+  status.set_optimizer_steps(static_cast<int64_t>(slot.optimizer_steps));
   const int64_t since_ns = slot.changed_ns != 0 ? slot.changed_ns : slot.started_ns;
   status.set_quiet_ms(since_ns != 0 ? (now_ns - since_ns) / kNsPerMs : -1);
   status.set_age_ms(slot.started_ns != 0 ? (now_ns - slot.started_ns) / kNsPerMs : -1);

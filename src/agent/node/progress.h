@@ -18,7 +18,8 @@ struct RankProgress {
 // How far the rank says that it is; its optimizer's steps where it says nothing.
 int64_t StepOf(const BoardSlot& slot);
 
-// What a beat tells of the local ranks: the smallest and the largest step, and the rest. Nothing where there are none.
+// What a beat tells of the local ranks: the smallest and the largest step, of those who tell theirs where any does, and
+// the rest. Nothing where there are none.
 void FillBeat(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& beat);
 
 // What that rank does, as its board says; its number and its process's memory are left to the caller.

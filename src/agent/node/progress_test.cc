@@ -21,9 +21,17 @@ TEST(Progress, ABeatTellsTheFirstAndTheLastOfTheRanks) {
   counted.slot.optimizer_steps = 4;
   v1::Beat beat;
   FillBeat({Rank(120, 101), counted, Rank(119, 100)}, kNow, beat);
-  EXPECT_EQ(beat.min_step(), 4);
+  EXPECT_EQ(beat.min_step(), 119) << "the optimizer's steps of the others count otherwise";
   EXPECT_EQ(beat.max_step(), 120);
+  EXPECT_EQ(beat.told_ranks(), 2U);
+  EXPECT_EQ(beat.min_optimizer_steps(), 0);
+  EXPECT_EQ(beat.max_optimizer_steps(), 4);
   EXPECT_EQ(beat.progress().step(), 120);
+  v1::Beat untold;
+  FillBeat({counted, Rank(-1, -1)}, kNow, untold);
+  EXPECT_EQ(untold.min_step(), 0);
+  EXPECT_EQ(untold.max_step(), 4);
+  EXPECT_EQ(untold.told_ranks(), 0U);
   v1::Beat nothing;
   FillBeat({}, kNow, nothing);
   EXPECT_FALSE(nothing.has_progress());

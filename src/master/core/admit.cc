@@ -228,10 +228,14 @@ void AdmitReport(v1::CheckpointReport& report) {
 void AdmitBeat(v1::Beat& beat) {
   beat.set_min_step(BoundedStep(beat.min_step()));
   beat.set_max_step(BoundedStep(beat.max_step()));
+  beat.set_min_optimizer_steps(BoundedStep(beat.min_optimizer_steps()));
+  beat.set_max_optimizer_steps(BoundedStep(beat.max_optimizer_steps()));
+  beat.set_told_ranks(std::min(beat.told_ranks(), kMaxLocalWorldSize));
   if (static_cast<uint32_t>(beat.ranks_size()) > kMaxLocalWorldSize) beat.clear_ranks();
   for (v1::RankStatus& rank : *beat.mutable_ranks()) {
     rank.set_local_rank(std::min(rank.local_rank(), kMaxLocalWorldSize));
     rank.set_step(BoundedStep(rank.step()));
+    rank.set_optimizer_steps(BoundedStep(rank.optimizer_steps()));
     rank.set_quiet_ms(std::clamp<int64_t>(rank.quiet_ms(), -1, kMaxSpanMs));
     rank.set_age_ms(std::clamp<int64_t>(rank.age_ms(), -1, kMaxSpanMs));
     if (!v1::RankStatus::Doing_IsValid(rank.doing())) rank.set_doing(v1::RankStatus::STARTING);

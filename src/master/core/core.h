@@ -232,6 +232,9 @@ struct Node {
   std::string told_spare;  // what it has been told last of why it waits as a spare
   int64_t min_step = 0;
   int64_t max_step = 0;
+  uint32_t told_ranks = 0;  // of its ranks, those whose steps are told
+  int64_t min_optimizer_steps = 0;
+  int64_t max_optimizer_steps = 0;
   bool owes_look = false;                  // it has been asked how far it is
   uint64_t ranks_epoch = 0;                // of `ranks`
   std::vector<v1::RankStatus> ranks = {};  // as it told last where that was asked for

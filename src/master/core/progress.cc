@@ -63,6 +63,9 @@ void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   Node& node = turn.job.nodes.at(session);
   node.min_step = beat.min_step();
   node.max_step = beat.max_step();
+  node.told_ranks = beat.told_ranks();
+  node.min_optimizer_steps = beat.min_optimizer_steps();
+  node.max_optimizer_steps = beat.max_optimizer_steps();
   if (beat.asked_for()) {
     node.ranks.assign(beat.ranks().begin(), beat.ranks().end());
     node.ranks_epoch = beat.epoch();

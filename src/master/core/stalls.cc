@@ -37,22 +37,41 @@ void TellMembers(Turn& turn, const std::string& kind, const std::string& text,
   turn.Note(kind, "", text, -1, std::move(detail));
 }
 
+// Where some ranks tell their steps and others do not, a script's own count and an optimizer's are no two places on one
+// way: all are compared by their optimizers, where these step.
+bool ByOptimizer(const JobState& job) {
+  uint32_t told = 0;
+  uint32_t untold = 0;
+  int64_t most = 0;
+  for (const Slot& slot : job.round->slots) {
+    if (slot.session == 0) continue;
+    const Node& node = job.nodes.at(slot.session);
+    told += node.told_ranks;
+    untold += node.hello.local_world_size() - std::min(node.told_ranks, node.hello.local_world_size());
+    most = std::max(most, node.max_optimizer_steps);
+  }
+  return told > 0 && untold > 0 && most > 0;
+}
+
 std::string WhoIsBehind(const JobState& job) {
+  const bool by_optimizer = ByOptimizer(job);
+  const auto least = [=](const Node& node) { return by_optimizer ? node.min_optimizer_steps : node.min_step; };
+  const auto most = [=](const Node& node) { return by_optimizer ? node.max_optimizer_steps : node.max_step; };
   int64_t largest = 0;
   for (const Slot& slot : job.round->slots) {
-    if (slot.session != 0) largest = std::max(largest, job.nodes.at(slot.session).max_step);
+    if (slot.session != 0) largest = std::max(largest, most(job.nodes.at(slot.session)));
   }
   std::vector<std::string> behind;
   for (const Slot& slot : job.round->slots) {
     if (slot.session == 0) continue;
     const Node& node = job.nodes.at(slot.session);
-    if (node.min_step >= largest) continue;
-    const bool some = node.max_step > node.min_step;
-    behind.push_back(
-        fmt::format("{} of node {} at step {}", some ? "some ranks" : "the ranks", slot.node, node.min_step));
+    if (least(node) >= largest) continue;
+    const char* const who = most(node) > least(node) ? "some ranks" : "the ranks";
+    behind.push_back(fmt::format("{} of node {} at {} {}", who, slot.node, by_optimizer ? "its" : "step", least(node)));
   }
-  if (behind.empty()) return fmt::format("all ranks are at step {}", largest);
-  return fmt::format("the others are at step {}, {}", largest, ListText(behind, "nodes behind as well"));
+  const std::string at = by_optimizer ? fmt::format("step {} of the optimizer", largest) : fmt::format("step {}", largest);
+  if (behind.empty()) return fmt::format("all ranks are at {}", at);
+  return fmt::format("the others are at {}, {}", at, ListText(behind, "nodes behind as well"));
 }
 
 }  // namespace

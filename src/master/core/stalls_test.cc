@@ -44,6 +44,28 @@ class Stalls : public testing::Test {
     Beat(b_, step, step);
   }
   std::vector<std::string> Told(const std::string& kind) const { return job_.Records(kind); }
+  // Rank 0, of node a, alone calls phalanx.step, and its training began at step 1,000. Some ranks of node b come no
+  // farther than their step `least_of_b`.
+  std::vector<std::string> HangWhereOneRankTells(int64_t least_of_b) {
+    for (int i = 0; i < 80; ++i) {
+      job_.now += 500;
+      const int64_t made = std::min<int64_t>(2 + i / 2, 21);
+      BeatOf(a_, 1, made, made);
+      BeatOf(b_, 0, std::min(made, least_of_b), made);
+    }
+    return Told("stalled");
+  }
+  void BeatOf(uint64_t session, uint32_t told, int64_t least, int64_t most) {
+    v1::Beat beat;
+    beat.set_epoch(job_.Epoch());
+    beat.set_told_ranks(told);
+    beat.set_min_step(told > 0 ? 1'000 + most : least);
+    beat.set_max_step(told > 0 ? 1'000 + most : most);
+    if (told > 0) beat.mutable_progress()->set_step(1'000 + most);
+    beat.set_min_optimizer_steps(least);
+    beat.set_max_optimizer_steps(most);
+    job_.Say(session, beat);
+  }
 
   JobFixture job_{2, 2};
   uint64_t a_ = 0;
@@ -78,6 +100,16 @@ TEST_F(Stalls, NamesWhoIsBehind) {
     Beat(b_, 20, 21);
   }
   EXPECT_THAT(Told("stalled"), ElementsAre(HasSubstr("the others are at step 21, some ranks of node b at step 20")));
+}
+
+TEST_F(Stalls, RanksThatTellAreComparedWithOthersByTheirOptimizers) {
+  EXPECT_THAT(HangWhereOneRankTells(21), ElementsAre(HasSubstr(": all ranks are at step 21 of the optimizer")));
+}
+
+TEST_F(Stalls, WhoIsBehindByItsOptimizerIsNamed) {
+  EXPECT_THAT(HangWhereOneRankTells(19), ElementsAre(HasSubstr(
+                                             "the others are at step 21 of the optimizer, some ranks of node b at its "
+                                             "19")));
 }
 
 TEST_F(Stalls, OfALifeThatHasJustBegunNothingIsUsual) {
