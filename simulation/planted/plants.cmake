@@ -263,10 +263,8 @@ phx_plant(NAME archive-has-the-newest-alone FILE checkpoint/disk/archive.cc SEED
 
 phx_plant(NAME bad-node-trains FILE master/core/checks.cc SEEDS 1000
   WHAT "a node that has failed its check is let in"
-  FIND [==[      n.rechecked = true;
-      n.left_out = why;]==]
-  PUT [==[      n.rechecked = true;
-      n.left_out = PLANTED ? "" : why;]==])
+  FIND [==[      if (!n.departs || !why.empty()) n.left_out = why;]==]
+  PUT [==[      if (!n.departs || !why.empty()) n.left_out = PLANTED ? "" : why;]==])
 
 phx_plant(NAME partner-blamed FILE master/topics/health.cc SEEDS 1000
   WHAT "both nodes of a pair that fails are called bad at once"

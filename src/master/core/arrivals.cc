@@ -141,10 +141,15 @@ void On(Turn& turn, const AgentAttached& e) {
     return turn.Send(e.session, MessageOf(*refused), why);
   }
   if (!job.spec) {
-    job.SetSpec(e.hello().spec());
+    v1::JobSpec spec = e.hello().spec();
+    spec.clear_asked_min_nodes();
+    spec.clear_asked_max_nodes();
+    job.SetSpec(spec);
     job.spec_of_first_node = true;
     turn.remember = true;
     TakeWantedNodes(turn);
+  } else if (job.spec->sized_by_platform() && !e.hello().spec().sized_by_platform()) {
+    KeepAskedNodes(turn);
   }
   const auto old = job.session_of.find(e.hello().node_id());
   if (old != job.session_of.end()) {

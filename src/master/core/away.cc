@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "master/core/arrivals.h"
+#include "master/core/door.h"
+#include "master/core/platform.h"
 #include "master/core/rescale.h"
 #include "master/core/rounds.h"
 #include "master/core/succession.h"
@@ -36,7 +38,9 @@ bool IsNews(const Turn& turn, const v1::StartRound& live) {
   if (!knows_nothing && !job.resumed) return false;
   const Round* last = job.round ? &*job.round : job.last_round ? &*job.last_round : nullptr;
   const auto known = last == nullptr ? std::pair<uint64_t, uint64_t>() : std::pair(last->term, last->epoch);
-  return std::pair(live.term(), live.epoch()) > known && live.group_world_size() <= job.spec->max_nodes() &&
+  // A platform may have made the job larger than the first node to come back has been told.
+  const uint32_t max_nodes = job.spec->sized_by_platform() ? kMaxNodes : job.spec->max_nodes();
+  return std::pair(live.term(), live.epoch()) > known && live.group_world_size() <= max_nodes &&
          live.group_rank() < live.group_world_size();
 }
 
@@ -81,6 +85,7 @@ void Recall(Turn& turn, const v1::StartRound& live) {
   job.phase = Phase::kRunning;
   job.reason = live.reason();
   RecallPast(turn, live);
+  TakeRecalledNodes(turn, live.group_world_size());
   job.gather_at = job.gather_limit = job.join_deadline = job.next_notice = job.blame_deadline = kNever;
   job.resumed = true;
   job.back_by = turn.now + LeaseMs(static_cast<int64_t>(live.group_world_size()));

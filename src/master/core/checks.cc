@@ -80,7 +80,7 @@ void Conclude(Turn& turn, const HealthOrders& orders) {
     job.ChangeNode(node, [&why = why](Node& n) {
       n.unchecked = n.doubted = false;
       n.rechecked = true;
-      n.left_out = why;
+      if (!n.departs || !why.empty()) n.left_out = why;  // that it is good does not keep it here
     });
     turn.Send(session, notice, sentence);
     if (!why.empty()) NoteLeftOut(turn, session, node, why);
@@ -146,9 +146,10 @@ void LetBack(Turn& turn) {
     if (DepartureOf(job, node) != nullptr) continue;  // until the platform says that it stays
     job.left_out.erase(session);
     const bool stays = std::exchange(node.departs, false);
-    job.ChangeNode(node, [checks](Node& n) {
+    const bool passed = stays && node.group_rank >= 0;  // it trains still, and nobody has doubted it
+    job.ChangeNode(node, [=](Node& n) {
       n.left_out.clear();
-      n.unchecked = checks;
+      n.unchecked = checks && !passed;
     });
     job.check_due = true;
     job.checked = false;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "master/core/job_fixture.h"
+#include "master/core/platform.h"
 
 namespace phalanx::master {
 namespace {
@@ -713,6 +714,48 @@ TEST(Checks, AnEndOfAnEarlierRoundMakesNobodyDoubted) {
   FailByHardwareIn(job, job.Ranks()[1], epoch);
   EXPECT_EQ(job.state.unchecked, 0U);
   EXPECT_EQ(job.Epoch(), epoch + 2);
+}
+
+// What a platform that takes these nodes away tells, by their number.
+void Takes(CheckedJob& job, const std::vector<int>& numbers) {
+  v1::PlatformMessage message;
+  message.mutable_view()->set_generation(1);
+  for (const int number : numbers) {
+    v1::Departure& departure = *message.mutable_view()->add_departures();
+    departure.set_address(fmt::format("10.0.0.{}", number + 1));
+    departure.set_reason("evicted");
+    departure.set_left_ms(30'000);
+  }
+  job.Send(SaidByPlatform(std::move(message)));
+}
+
+TEST(Checks, AGoodNodeThatIsTakenAwayStaysOut) {
+  CheckedJob job(1, 3);
+  job.ComeAll(3);
+  job.Pass(1'000);
+  ASSERT_FALSE(job.checks.empty());
+  Takes(job, {1});
+  job.AnswerAll();
+  job.Pass(1'000);
+  ASSERT_TRUE(job.state.round.has_value());
+  EXPECT_EQ(job.state.round->slots.size(), 2u);
+  EXPECT_EQ(job.state.round->SlotOfNode("id-n1"), nullptr);
+}
+
+TEST(Checks, AMemberThatStaysAfterAllHasPassed) {
+  CheckedJob job(1, 3);
+  job.ComeAll(3);
+  job.AnswerAll();
+  job.Pass(1'000);
+  job.AnswerAll();
+  job.Pass(1'000);
+  ASSERT_TRUE(job.state.round.has_value());
+  ASSERT_EQ(job.state.round->slots.size(), 3u);
+  job.wants_safe_point = true;
+  job.state.spec->set_rescale_grace_ms(30'000);
+  Takes(job, {1});
+  Takes(job, {});
+  for (const auto& [session, node] : job.state.nodes) EXPECT_FALSE(node.unchecked) << node.hello.node_id();
 }
 
 }  // namespace

@@ -127,7 +127,8 @@ void On(Turn& turn, uint64_t session, const v1::Leaving& leaving) {
   const std::string why = signal != 0 ? SignalName(signal) : leaving.reason().empty() ? "on purpose" : leaving.reason();
   const std::string what = fmt::format("node {} left ({})", NodeName(job, node.hello), why);
   const bool live = job.phase == Phase::kRunning && node.group_rank >= 0;
-  const bool is_last = job.census.candidates() == 0 && job.left_out.empty();
+  // A platform makes others in their place, and ends the job itself.
+  const bool is_last = job.census.candidates() == 0 && job.left_out.empty() && !job.platform.attached;
   LastLeft end = {signal != 0 ? 128 + signal : 1, fmt::format("job stopped: all nodes left ({})", why)};
   const bool may_return = job.back_by != kNever && (job.resumed || (job.round && job.round->away > 0));
   if (leaving.waits() && live && job.spec->rescale_grace_ms() > 0 && !(is_last && may_return)) {
@@ -156,7 +157,7 @@ void SettleLastLeft(Turn& turn) {
   if (!job.last_left || job.back_by != kNever) return;
   if (job.round && job.round->rescale_by != kNever) return;  // its ranks save first
   const LastLeft end = *std::exchange(job.last_left, std::nullopt);
-  if (job.census.candidates() != 0 || !job.left_out.empty()) return;
+  if (job.census.candidates() != 0 || !job.left_out.empty() || job.platform.attached) return;
   // Its ranks have saved what they wanted to. Behind the job's end nobody asks any more.
   turn.Apply(EndCheckpoints(job.checkpoints, CheckpointEnd::kForGood, turn.now));
   EndBehindLast(turn, end);

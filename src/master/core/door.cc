@@ -8,6 +8,7 @@
 #include <set>
 
 #include "master/core/members.h"
+#include "master/core/platform.h"
 #include "master/rules/mixed_world.h"
 #include "wire/protocol.h"
 
@@ -126,12 +127,20 @@ Sentence CheckKind(const JobState& state, const v1::Hello& hello) {
                      hello.local_world_size(), fmt::join(kinds, " or "));
 }
 
+// The job's sizes, or those that it began with: numbers of a command that happen to be the platform's own, until that
+// wants others.
+bool IsAskedFor(const v1::JobSpec& spec, const v1::JobSpec& asked) {
+  if (asked.min_nodes() == spec.min_nodes() && asked.max_nodes() == spec.max_nodes()) return true;
+  return spec.sized_by_platform() && asked.min_nodes() == AskedMinNodes(spec) &&
+         asked.max_nodes() == spec.asked_max_nodes();
+}
+
 Sentence CheckSpec(const JobState& state, const v1::Hello& hello) {
   const v1::JobSpec& asked = hello.spec();
   if (Sentence no = state.spec ? NodesFault(asked) : SpecFault(asked)) return no;
   const v1::JobSpec& spec = state.spec ? *state.spec : asked;
   const bool sized = spec.sized_by_platform() && asked.sized_by_platform();
-  if (!sized && (asked.min_nodes() != spec.min_nodes() || asked.max_nodes() != spec.max_nodes())) {
+  if (!sized && !IsAskedFor(spec, asked)) {
     return fmt::format("--nnodes={} differs from the job's --nnodes={}: give the same on all nodes", NodesText(asked),
                        NodesText(spec));
   }
@@ -146,7 +155,7 @@ Sentence CheckSpec(const JobState& state, const v1::Hello& hello) {
                        : spec.elastic_config().empty() ? "one"
                                                        : "another");
   }
-  const v1::JobSpec& nodes = sized && asked.max_nodes() > spec.max_nodes() ? asked : spec;
+  const v1::JobSpec& nodes = asked.max_nodes() > spec.max_nodes() ? asked : spec;
   if (hello.node_rank_wanted() < -1 || hello.node_rank_wanted() >= static_cast<int64_t>(nodes.max_nodes())) {
     return fmt::format("--node-rank={}: expected 0 to {}, as --nnodes={}", hello.node_rank_wanted(),
                        nodes.max_nodes() - 1, NodesText(nodes));

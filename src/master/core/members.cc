@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "master/core/door.h"
+#include "master/core/platform.h"
 #include "master/core/succession.h"
 #include "master/core/texts.h"
 #include "master/rules/mixed_world.h"
@@ -107,10 +108,8 @@ std::vector<Candidate> CandidatesOf(const JobState& s, Which which) {
     if (which == Which::kReady && node.warming) continue;
     // Who was lost and has come back goes before newcomers, but its rank may be a survivor's by now.
     const int32_t previous_rank = s.round && node.came_back ? INT32_MAX : node.previous_rank;
-    const auto known = s.platform.switches.find(node.hello.address());
     candidates.push_back({session, node.hello.node_rank_wanted(), previous_rank, node.arrival,
-                          node.hello.local_world_size(),
-                          known == s.platform.switches.end() ? Switches{} : known->second});
+                          node.hello.local_world_size(), SwitchesOf(s, node)});
   }
   return candidates;
 }

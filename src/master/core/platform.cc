@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/utf8.h"
 #include "master/core/admit.h"
@@ -44,6 +45,24 @@ void AdmitView(v1::PlatformView& view) {
   view.Swap(&admitted);
 }
 
+// What `known` has of the node, by any of its addresses; null: nothing.
+template <typename Value>
+const std::pair<const std::string, Value>* FindByAddress(const std::map<std::string, Value>& known, const Node& node) {
+  if (known.empty()) return nullptr;
+  std::vector<std::string> addresses = {node.hello.address(), node.peer_address};
+  addresses.insert(addresses.end(), node.hello.interface_addresses().begin(), node.hello.interface_addresses().end());
+  for (const std::string& address : addresses) {
+    if (const auto found = known.find(address); found != known.end()) return &*found;
+  }
+  return nullptr;
+}
+
+// Whether all nodes that train are known: a master that has just begun has not met them yet.
+bool KnowsWhoTrains(const JobState& job) {
+  if (job.phase == Phase::kFinished) return true;
+  return job.back_by == kNever && (job.round ? job.round->away == 0 : job.last_round.has_value());
+}
+
 std::string WhyItGoes(const Departing& departing) {
   return departing.reason.empty() ? "the platform takes it away" : departing.reason;
 }
@@ -63,6 +82,26 @@ void TryWithout(Turn& turn, uint64_t session, Node& node, const Departing& depar
             fmt::format("node {} goes ({}{}): the others train without it", name, why,
                         departing.name.empty() ? "" : ", " + departing.name));
   turn.SendNotice(session, fmt::format("this node goes ({}): the others train without it", why));
+}
+
+// As many nodes at most; of the minimum that was asked for, so many.
+void Resize(Turn& turn, uint32_t max_nodes, const std::string& why) {
+  JobState& job = turn.job;
+  v1::JobSpec spec = *job.spec;
+  if (spec.asked_max_nodes() == 0) spec.set_asked_max_nodes(spec.max_nodes());
+  spec.set_asked_min_nodes(AskedMinNodes(spec));
+  spec.set_max_nodes(max_nodes);
+  spec.set_min_nodes(std::min(spec.asked_min_nodes(), max_nodes));
+  if (spec.max_nodes() == job.spec->max_nodes()) return;
+  const std::string instead = fmt::format("--nnodes={} in place of {}", NodesText(spec), NodesText(*job.spec));
+  if (const std::optional<std::string> fault = SpecFault(spec)) {
+    return turn.Note("job-not-resized", "", fmt::format("{}, and {} cannot be: {}", why, instead, *fault));
+  }
+  const bool grows = spec.max_nodes() > job.spec->max_nodes();
+  turn.Note("job-resized", "", fmt::format("{}: {}", why, instead));
+  job.SetSpec(spec);
+  turn.remember = true;
+  if (grows && job.phase == Phase::kRunning && CanGrow(job)) PlanGrowth(turn);
 }
 
 void Heard(Turn& turn, const v1::PlatformView& view) {
@@ -117,6 +156,7 @@ void On(Turn& turn, const PlatformSaid& event) {
   if (event.message.has_hello()) {
     turn.job.platform.attached = true;
     turn.job.platform.forget_at = kNever;
+    turn.job.platform.generation = 0;  // another platform counts anew
     const v1::PlatformHello& hello = event.message.hello();
     return turn.Note("platform-attached", "",
                      fmt::format("{} {} runs this job's nodes", hello.platform(), hello.software_version()));
@@ -132,6 +172,10 @@ void On(Turn& turn, const PlatformGone& /*event*/) {
   Instant last = turn.now;
   for (const auto& [address, departing] : platform.departing) last = std::max(last, departing.goes_at);
   if (!platform.departing.empty()) platform.forget_at = last + kDepartureKeptMs;
+  JobState& job = turn.job;
+  if (job.join_deadline != kNever) {  // while it was there nothing was up
+    job.join_deadline = std::max(job.join_deadline, turn.now + job.spec->join_timeout_ms());
+  }
   turn.Note("platform-gone", "", "the platform's stream is over: what it has said holds for a while");
 }
 
@@ -145,17 +189,29 @@ void TakeWantedNodes(Turn& turn) {
   JobState& job = turn.job;
   const uint32_t wanted = job.platform.wanted_nodes;
   if (wanted == 0 || !job.spec || !job.spec->sized_by_platform() || job.phase == Phase::kFinished) return;
+  const uint32_t unit = job.spec->node_unit();
+  Resize(turn, std::max(unit, wanted / unit * unit), fmt::format("the platform wants {} nodes", wanted));
+}
+
+void TakeRecalledNodes(Turn& turn, uint32_t nodes) {
+  const v1::JobSpec& spec = *turn.job.spec;
+  if (!spec.sized_by_platform() || nodes <= spec.max_nodes()) return;
+  Resize(turn, nodes, fmt::format("an earlier master had {} nodes", nodes));
+}
+
+void KeepAskedNodes(Turn& turn) {
+  JobState& job = turn.job;
+  if (job.phase == Phase::kFinished) return;
+  const uint32_t asked = job.spec->asked_max_nodes();
+  if (asked > 0) Resize(turn, asked, "a node's command has numbers of its own");
   v1::JobSpec spec = *job.spec;
-  spec.set_max_nodes(std::max(spec.node_unit(), wanted / spec.node_unit() * spec.node_unit()));
-  spec.set_min_nodes(std::min(spec.min_nodes(), spec.max_nodes()));
-  if (spec.max_nodes() == job.spec->max_nodes() || SpecFault(spec)) return;
-  const bool grows = spec.max_nodes() > job.spec->max_nodes();
-  turn.Note("job-resized", "",
-            fmt::format("the platform wants {} nodes: --nnodes={} in place of {}", wanted, NodesText(spec),
-                        NodesText(*job.spec)));
+  spec.set_sized_by_platform(false);
   job.SetSpec(spec);
   turn.remember = true;
-  if (grows && job.phase == Phase::kRunning && CanGrow(job)) PlanGrowth(turn);
+}
+
+uint32_t AskedMinNodes(const v1::JobSpec& spec) {
+  return spec.asked_min_nodes() > 0 ? spec.asked_min_nodes() : spec.min_nodes();
 }
 
 void SettleDepartures(Turn& turn) {
@@ -182,11 +238,18 @@ void SettleDepartures(Turn& turn) {
   platform.tried_with = job.census.ready();
 }
 
-Instant DeparturesDue(const JobState& job) { return job.platform.forget_at; }
+Instant DeparturesDue(const JobState& job) {
+  return job.phase == Phase::kFinished ? kNever : job.platform.forget_at;  // nobody settles a job that has ended
+}
 
 const Departing* DepartureOf(const JobState& job, const Node& node) {
-  const auto found = job.platform.departing.find(node.hello.address());
-  return found == job.platform.departing.end() ? nullptr : &found->second;
+  const auto* const found = FindByAddress(job.platform.departing, node);
+  return found == nullptr ? nullptr : &found->second;
+}
+
+Switches SwitchesOf(const JobState& job, const Node& node) {
+  const auto* const found = FindByAddress(job.platform.switches, node);
+  return found == nullptr ? Switches{} : found->second;
 }
 
 v1::JobView ViewOf(const JobState& job, Instant now) {
@@ -203,10 +266,11 @@ v1::JobView ViewOf(const JobState& job, Instant now) {
   if (step) view.set_step(*step);
   view.set_reason(job.reason);
   if (job.outcome) view.set_exit_code(job.outcome->exit_code);
-  if (!job.platform.departing.empty()) {
+  if (!job.platform.departing.empty() && KnowsWhoTrains(job)) {
     std::set<std::string> training;
     for (const auto& [session, node] : job.nodes) {
-      if (node.group_rank >= 0 && DepartureOf(job, node) != nullptr) training.insert(node.hello.address());
+      const auto* const going = node.group_rank < 0 ? nullptr : FindByAddress(job.platform.departing, node);
+      if (going != nullptr) training.insert(going->first);
     }
     for (const auto& [address, departing] : job.platform.departing) {
       if (!training.contains(address)) view.add_released(address);

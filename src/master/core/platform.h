@@ -32,13 +32,22 @@ void On(Turn& turn, const PlatformGone& event);
 void AdmitDeparting(Turn& turn, uint64_t session, const Node& node);
 // The job's spec has just come with its first node.
 void TakeWantedNodes(Turn& turn);
+// An earlier master has had a round of so many nodes.
+void TakeRecalledNodes(Turn& turn, uint32_t nodes);
+// A node has come whose command has numbers of its own: so have the others', which happened to be the platform's.
+void KeepAskedNodes(Turn& turn);
+// --nnodes' minimum, as the first node has brought it.
+uint32_t AskedMinNodes(const v1::JobSpec& spec);
 // Nodes that go are left out as soon as the others can do without them.
 void SettleDepartures(Turn& turn);
 // When SettleDepartures has something to do.
 Instant DeparturesDue(const JobState& job);
 
-// Null: the platform leaves it where it is.
+// By any of its addresses: the one that the platform knows may be of another network than that of --local-addr. Null:
+// the platform leaves it where it is.
 const Departing* DepartureOf(const JobState& job, const Node& node);
+// Under which switches it is; none where the platform has not said.
+Switches SwitchesOf(const JobState& job, const Node& node);
 
 // All that the platform is to know. Walks over the nodes where some go.
 v1::JobView ViewOf(const JobState& job, Instant now);

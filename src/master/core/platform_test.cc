@@ -249,6 +249,133 @@ TEST(PlatformTest, NumbersOfTheUserCount) {
   EXPECT_THAT(job.told[other].refused, HasSubstr("--nnodes=1:3 differs from the job's --nnodes=1:2"));
 }
 
+// They happened to be the platform's own, until that wanted others.
+TEST(PlatformTest, NumbersOfTheUserCountAlsoWhereTheyWereThePlatforms) {
+  PlatformJob job(2, 2);
+  job.Come(0);
+  job.Come(1);
+  job.Pass(1'000);
+  job.view.set_wanted_nodes(3);
+  job.Tell();
+  ASSERT_EQ(job.state.spec->max_nodes(), 3u);
+  job.spec.set_sized_by_platform(false);  // NODE_NUM is 3, and --nnodes=2
+  const uint64_t third = job.Come(2);
+  EXPECT_EQ(job.told[third].refused, "");
+  EXPECT_EQ(job.state.spec->max_nodes(), 2u);
+  EXPECT_THAT(job.Records("job-resized").back(),
+              HasSubstr("a node's command has numbers of its own: --nnodes=2 in place of 2:3"));
+  job.view.set_wanted_nodes(4);
+  job.Tell();
+  EXPECT_EQ(job.state.spec->max_nodes(), 2u);
+  job.spec.set_max_nodes(5);
+  EXPECT_THAT(job.told[job.Come(3)].refused, HasSubstr("--nnodes=2:5 differs from the job's --nnodes=2"));
+}
+
+TEST(PlatformTest, TheMinimumThatWasAskedForComesBackWithTheNodes) {
+  PlatformJob job(4, 4);
+  job.view.set_wanted_nodes(2);
+  job.Tell();
+  job.Come(0);
+  EXPECT_EQ(job.state.spec->min_nodes(), 2u);
+  job.view.set_wanted_nodes(8);
+  job.Tell();
+  EXPECT_EQ(job.state.spec->min_nodes(), 4u);
+}
+
+// Its own node was told another size than the job has by now, and it has no journal.
+TEST(PlatformTest, ANewMasterTakesUpWhatIsLargerThanItsFirstNodeWasTold) {
+  PlatformJob before(1, 4);
+  for (int i = 0; i < 4; ++i) before.Come(i);
+  before.Pass(1'000);
+  ASSERT_EQ(before.World(), 4u);
+  PlatformJob job(1, 2);
+  const std::vector<uint64_t> members = before.Ranks();
+  for (const uint64_t session : members) {
+    v1::Hello hello = before.state.nodes.at(session).hello;
+    *hello.mutable_spec() = job.spec;
+    *hello.mutable_live_round() = before.told[session].rounds.back();
+    EXPECT_THAT(job.told[job.Attach(hello)].holds, IsEmpty());
+  }
+  EXPECT_EQ(job.World(), 4u);
+  EXPECT_EQ(job.state.round->away, 0u);
+  EXPECT_EQ(job.state.spec->max_nodes(), 4u);
+}
+
+// A master that has just begun does not know who trains: its nodes may be on their way.
+TEST(PlatformTest, NobodyIsReleasedWhomTheMasterHasNotMet) {
+  PlatformJob before(1, 2);
+  before.Come(0);
+  before.Come(1);
+  before.Pass(1'000);
+  PlatformJob job(1, 2);
+  job.Goes(1, "evicted");
+  job.Tell();
+  EXPECT_THAT(job.View().released(), IsEmpty());
+  const std::vector<uint64_t> members = before.Ranks();
+  for (const uint64_t session : members) {
+    EXPECT_THAT(job.View().released(), IsEmpty());
+    v1::Hello hello = before.state.nodes.at(session).hello;
+    *hello.mutable_live_round() = before.told[session].rounds.back();
+    job.Attach(hello);
+  }
+  EXPECT_THAT(job.View().released(), IsEmpty());
+  job.BeSafe();
+  EXPECT_THAT(job.View().released(), ElementsAre("10.0.0.1"));
+}
+
+TEST(PlatformTest, TheLastNodeThatLeavesDoesNotEndTheJob) {
+  PlatformJob job(1, 1);
+  const uint64_t first = job.Come(0);
+  job.Pass(1'000);
+  job.wants_safe_point = false;
+  job.Leave(first);
+  job.Pass(1'000);
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  // However long the platform takes.
+  job.Pass(3 * job.spec.join_timeout_ms());
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  job.Send(PlatformGone{});
+  job.Pass(job.spec.join_timeout_ms() - 1);
+  EXPECT_EQ(job.state.phase, Phase::kGathering);
+  v1::PlatformMessage hello;
+  hello.mutable_hello()->set_platform("kubernetes");
+  job.Send(SaidByPlatform(hello));
+  job.Pass(job.spec.join_timeout_ms());
+  job.Come(1);
+  job.Pass(1'000);
+  EXPECT_EQ(job.World(), 1u);
+}
+
+TEST(PlatformTest, AJobThatHasEndedForgetsNothingInVain) {
+  PlatformJob job(1, 1);
+  const uint64_t only = job.Come(0);
+  job.Pass(1'000);
+  job.Goes(0, "evicted");
+  job.Tell();
+  job.Send(PlatformGone{});
+  for (uint32_t rank = 0; rank < 2; ++rank) job.Exit(only, JobFixture::Ended(rank, 0));
+  ASSERT_EQ(job.state.phase, Phase::kFinished);
+  EXPECT_EQ(DeparturesDue(job.state), kNever);
+  job.Pass(30'000 + 2 * kDepartureKeptMs);
+}
+
+// --local-addr names one of another network than the platform's.
+TEST(PlatformTest, ANodeIsKnownByAnyOfItsAddresses) {
+  PlatformJob job(1, 2);
+  job.Come(0);
+  v1::Hello hello = job.Info("n1");
+  hello.set_address("192.168.7.1");
+  hello.add_interface_addresses("10.0.0.1");
+  job.Attach(hello);
+  job.Pass(1'000);
+  job.Goes(1, "evicted");
+  job.Tell();
+  EXPECT_THAT(job.View().released(), IsEmpty());
+  job.BeSafe();
+  EXPECT_EQ(job.World(), 1u);
+  EXPECT_THAT(job.View().released(), ElementsAre("10.0.0.1"));
+}
+
 TEST(PlatformTest, NodesUnderOneSwitchHaveRanksNextToEachOther) {
   PlatformJob job(4, 4);
   for (int i = 0; i < 4; ++i) {

@@ -345,6 +345,8 @@ void SettleGathering(Turn& turn) {
     job.join_deadline = paused != kNever ? paused : turn.now + spec.join_timeout_ms();
     job.next_notice = turn.now + kWaitingNoticeMs;
   }
+  // A platform makes nodes as it has room, and its users are used to wait.
+  if (turn.now >= job.join_deadline && job.platform.attached) job.join_deadline = turn.now + spec.join_timeout_ms();
   if (turn.now >= job.join_deadline) {
     const std::string waited = SecondsText(spec.join_timeout_ms());
     if (job.census.candidates() >= spec.min_nodes()) {
