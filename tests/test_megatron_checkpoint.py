@@ -74,9 +74,8 @@ NAMES = {
 
 
 def stock(make_job, *arguments, nproc=4):
-    """What is Megatron's own."""
+    """What is Megatron's own, whoever starts it: torchrun takes four imports of it, and phalanx-run one."""
     job = make_job()
-    job.launcher = "torchrun"
     assert job.standalone("megatron_stock.py", *map(str, arguments), nproc=nproc).wait(END_S) == 0, job.story()
     return job
 
@@ -159,9 +158,10 @@ def damage(path):
 
 
 def test_a_damaged_part_leads_to_the_iteration_before(make_job, folder):
-    first = run(make_job(), folder, "--steps=4", "--disk-every=2")
-    damage(folder / "iter_0000004" / "mp_rank_01_000" / "model_optim_rng.pt")
-    job = run(make_job(), folder, "--steps=4", "--disk-every=2")
+    arguments = ["--tp=2", "--pp=1", "--steps=4", "--disk-every=2"]
+    first = run(make_job(), folder, *arguments, nproc=2)
+    damage(folder / "iter_0000004" / "mp_rank_01" / "model_optim_rng.pt")
+    job = run(make_job(), folder, *arguments, nproc=2)
     assert states(job, "loaded", n=2) == states(first, "step", n=2), job.story()
     assert states(job, "done") == states(first, "done")
     assert (folder / TRACKER).read_text() == "4"
@@ -186,20 +186,21 @@ def test_half_a_checkpoint_of_megatrons_is_passed_over(make_job, folder):
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence(make_job, folder):
-    run(make_job(), folder, "--steps=2", "--disk-every=2")
-    job = run(make_job(), folder, "--hidden=32", code=1)
+    alone = ["--tp=1", "--pp=1"]
+    run(make_job(), folder, *alone, "--steps=2", "--disk-every=2", nproc=1)
+    job = run(make_job(), folder, *alone, "--hidden=32", nproc=1, code=1)
     (why,) = {event["why"] for event in job.found("refused")}
     assert re.search(r"is of another model: '[\w.]+' is \[[\d, ]+\], and \[[\d, ]+\] in this one\. ", why), why
     assert why.endswith("Give the model that was saved, or another directory to save to"), why
     job = run(make_job(), folder, "--tp=1", "--pp=2", nproc=2, code=1)
     (why,) = {event["why"] for event in job.found("refused")}
     assert "this job has 1 tensor x 2 pipeline parallel ranks, mp_rank_00_000, mp_rank_00_001. Use the" in why
-    job = run(make_job(), folder, "--distributed", code=1)
+    job = run(make_job(), folder, *alone, "--distributed", nproc=1, code=1)
     (why,) = {event["why"] for event in job.found("refused")}
     assert "it has no distrib_optim.pt: it was saved without the distributed optimizer" in why
 
 
 def test_so_many_iterations_stay(make_job, folder):
-    run(make_job(), folder, "--steps=6", "--disk-every=1", "--keep-last=2")
+    run(make_job(), folder, "--tp=1", "--pp=1", "--steps=6", "--disk-every=1", "--keep-last=2", nproc=1)
     assert sorted(path.name for path in folder.glob("iter_*")) == ["iter_0000005", "iter_0000006"]
     assert (folder / TRACKER).read_text() == "6"

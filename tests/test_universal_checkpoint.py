@@ -35,13 +35,88 @@ def saved(make_job, folder, stage, version, *arguments, nproc=2):
     return folder / "global_step2"
 
 
-def convert(version, *line):
+def two_saved(make_job, folder):
+    """Two such folders, of models of another size."""
+    wide = [folder / "other", "--save=stock", "--load=none", "--steps=2", "--odd", "--width=40"]
+    one = saved(make_job, folder / "one", 1, OLD, *wide)
+    return one, folder / "other" / "global_step2"
+
+
+# The command, many times: each line of stdin has its arguments, each of stdout how it has ended and what it has said.
+COMMANDS = """
+import contextlib, io, json, sys, traceback
+from phalanx.checkpoint.universal.__main__ import main
+for line in sys.stdin:
+    sys.argv = ["universal", *json.loads(line)]
+    said = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]):
+        try:
+            code = main()
+        except BaseException:
+            traceback.print_exc()
+            code = -1
+    print(json.dumps([code, *(each.getvalue() for each in said)]), flush=True)
+"""
+
+
+class Commands:
+    """`python -m phalanx.checkpoint.universal` in one process, which imports DeepSpeed once."""
+
+    def __init__(self, version):
+        command = [environment(version) / "bin" / "python", "-c", COMMANDS]
+        env = {**clean_environment(), "DS_ACCELERATOR": "cpu"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([str(part) for part in command], env=env, **pipes)
+
+    def run(self, *line):
+        """(exit code, stdout, stderr)"""
+        self.process.stdin.write(json.dumps([str(part) for part in line]) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        assert self.process.wait() == 0
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def commands():
+    """A function from a version of DeepSpeed to its Commands."""
+    made = {}
+
+    def of(version):
+        if version not in made:
+            made[version] = Commands(version)
+        return made[version]
+
+    yield of
+    for each in made.values():
+        each.close()
+
+
+@pytest.fixture
+def convert(commands):
     """What the command says; its exit code is 0."""
-    command = [environment(version) / "bin" / "python", "-m", "phalanx.checkpoint.universal", *line]
-    env = {**clean_environment(), "DS_ACCELERATOR": "cpu"}
-    ended = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=env)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+
+    def run(version, *line):
+        code, said, wrong = commands(version).run(*line)
+        assert code == 0, said + wrong
+        return said
+
+    return run
+
+
+@pytest.fixture
+def refused(commands):
+    """The sentence that it ends with."""
+
+    def run(version, *line):
+        code, _, wrong = commands(version).run(*line)
+        assert code == 1 and "Traceback" not in wrong, wrong
+        return wrong.splitlines()[-1]
+
+    return run
 
 
 def convert_by_deepspeed(version, step, target):
@@ -60,7 +135,7 @@ def assert_same(version, one, other, names):
 
 @with_jobs
 @kinds((2, OLD), (3, NEW))
-def test_it_is_what_deepspeed_makes_of_it(make_job, tmp_path, stage, version):
+def test_it_is_what_deepspeed_makes_of_it(make_job, tmp_path, convert, stage, version):
     groups = 2 if stage < 3 else 1  # of ZeRO 3 the older script takes the first group alone
     step = saved(make_job, tmp_path, stage, version, f"--groups={groups}")
     convert_by_deepspeed(version, step, tmp_path / "stock")
@@ -159,7 +234,7 @@ def test_what_is_in_memory_is_converted_too(make_job, tmp_path, stage):
 @kinds((3, NEW))
 def test_stock_deepspeed_loads_it(make_job, tmp_path, stage, version):
     step = saved(make_job, tmp_path, stage, version)
-    convert(version, step, tmp_path / "ucp")
+    run_python(version, "-m", "phalanx.checkpoint.universal", step, tmp_path / "ucp")
     step.rename(tmp_path / "away")
     arguments = ["--odd", "--load=universal", "--save=stock", "--steps=2", "--again"]
     job = done(make_job(), tmp_path, stage, version, *arguments, nproc=1)
@@ -201,24 +276,14 @@ assert left == ["ucp"], left
 
 @with_jobs
 def test_killed_at_any_point_one_of_both_is_there(make_job, tmp_path, request):
-    one = saved(make_job, tmp_path / "one", 1, OLD)
-    other = saved(make_job, tmp_path / "other", 1, OLD, "--width=40")
+    one, other = two_saved(make_job, tmp_path)
     rounds = 200 if request.config.option.long else 40
     run_python(OLD, "-c", KILL, request.config.option.seed, one, other, tmp_path / "ucp", rounds)
 
 
-def refused(version, step, target):
-    command = [environment(version) / "bin" / "python", "-m", "phalanx.checkpoint.universal", step, target]
-    env = {**clean_environment(), "DS_ACCELERATOR": "cpu"}
-    ended = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=env)
-    assert ended.returncode == 1 and "Traceback" not in ended.stderr, ended.stderr
-    return ended.stderr.splitlines()[-1]
-
-
 @with_jobs
-def test_a_full_disk_and_bad_files_leave_what_was_there(make_job, tmp_path, small_disk):
-    one = saved(make_job, tmp_path / "one", 1, OLD)
-    other = saved(make_job, tmp_path / "other", 1, OLD, "--width=40")
+def test_a_full_disk_and_bad_files_leave_what_was_there(make_job, tmp_path, small_disk, convert, refused):
+    one, other = two_saved(make_job, tmp_path)
     ucp = small_disk.path / "ucp"
     convert(OLD, one, ucp)
     of_one = whole.read(str(ucp))

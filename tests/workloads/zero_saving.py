@@ -1,5 +1,8 @@
 """Trains a small model by DeepSpeed on the CPU, and saves it: by phalanx.checkpoint.adapters.deepspeed, by DeepSpeed
-itself, or by DeepSpeed with our checkpoint engine. Says which loss each step has, and what all of the state is."""
+itself, or by DeepSpeed with our checkpoint engine. Says which loss each step has, and what all of the state is.
+
+`A --then B` is one after the other, each with an engine of its own, as two jobs would be: DeepSpeed takes longer to be
+imported than to do what is tested here."""
 
 import argparse
 import hashlib
@@ -8,14 +11,14 @@ import signal
 import sys
 
 import deepspeed
+import report as events
 import torch
 import torch.distributed as dist
 from leaving import leave_group
 from phalanx.checkpoint import Storage
 from phalanx.checkpoint.adapters import deepspeed as adapter
-from report import report
 
-report("main")
+events.report("main")
 parser = argparse.ArgumentParser()
 parser.add_argument("--dir", required=True)
 parser.add_argument("--stage", type=int, default=1)
@@ -33,9 +36,26 @@ parser.add_argument("--universal", action="store_true", help="the engine loads u
 parser.add_argument("--odd", action="store_true", help="parameters that no two ranks can halve, some of them frozen")
 parser.add_argument("--groups", type=int, default=1, help="of parameters")
 parser.add_argument("--meddle-every", type=int, default=0, help="write weights while they are copied, at such steps")
-options = parser.parse_args()
-WIDTH = options.width
 OUTPUTS = 6  # each parameter has two halves: what ZeRO 3 pads with is what memory happened to hold
+
+
+options = None  # those of this act, and its number
+act = 0
+
+
+def acts(arguments):
+    """[options], of each act."""
+    parts = [[]]
+    for argument in arguments:
+        if argument == "--then":
+            parts.append([])
+        else:
+            parts[-1].append(argument)
+    return [parser.parse_args(part) for part in parts]
+
+
+def report(event, **fields):
+    events.report(event, act=act, **fields)
 
 
 def config():
@@ -66,7 +86,8 @@ class Fading(torch.nn.Module):
 def make_engine():
     torch.manual_seed(3)
     outputs = OUTPUTS - 1 if options.odd else OUTPUTS
-    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), Fading(), torch.nn.Linear(WIDTH, outputs))
+    width = options.width
+    model = torch.nn.Sequential(torch.nn.Linear(width, width), Fading(), torch.nn.Linear(width, outputs))
     if options.odd:
         model.append(torch.nn.Linear(outputs, 3))
         model[2].bias.requires_grad_(False)
@@ -100,7 +121,7 @@ def sorted_states(engine):
 def train(engine, step):
     torch.manual_seed(1000 * step + dist.get_rank())
     kind = torch.bfloat16 if options.precision == "bf16" else torch.float32
-    loss = engine(torch.randn(4, WIDTH).to(kind)).float().square().mean()
+    loss = engine(torch.randn(4, options.width).to(kind)).float().square().mean()
     engine.backward(loss)
     engine.step()
     return loss.item()
@@ -153,11 +174,7 @@ def is_over(step):
     return stop.item() > 0
 
 
-def main():
-    # A faster all-reduce, which would be compiled for a minute.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def play():
     engine = make_engine()
     ckpt = None
     if "ours" in (options.save, options.load):
@@ -183,6 +200,17 @@ def main():
     if ckpt is not None:
         ckpt.close()
     report("done", state=digest(engine))
+
+
+def main():
+    global options, act
+    # A faster all-reduce, which would be compiled for a minute.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for act, options in enumerate(acts(sys.argv[1:])):
+        play()
+        dist.barrier()  # what comes next reads what all have written
     sys.stdout.flush()
     leave_group()
 
