@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"phalanx/operator/internal/link/platformpb"
 )
@@ -45,6 +46,7 @@ type entry struct {
 	view    *platformpb.JobView // nil: the master is not there
 	current uint64              // generation of wish
 	stepped time.Time           // when changed was called last
+	dropped bool                // it was said that a wish was too long
 }
 
 const (
@@ -89,13 +91,21 @@ func (l *Links) Close(job types.UID) {
 	}
 }
 
-// Tell says what is to hold of a job from now on. Its generation is set here; the same again says nothing.
+// Tell says what is to hold of a job from now on. Its generation is set here, and it is cut to what a message can have;
+// the same again says nothing.
 func (l *Links) Tell(job types.UID, wish *platformpb.PlatformView) {
+	legible(wish.ProtoReflect())
+	left := fit(wish)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	entry := l.jobs[job]
 	if entry == nil {
 		return
+	}
+	if left != "" && !entry.dropped {
+		entry.dropped = true
+		log.FromContext(l.context).WithName("link").Info("one message has no room for all that a master is to know",
+			"job", entry.name.String(), "left out", left)
 	}
 	wish.Generation = entry.current
 	if entry.wish != nil && sameWish(entry.wish, wish) {
@@ -121,6 +131,7 @@ func sameWish(a, b *platformpb.PlatformView) bool {
 
 // Report gives a fact to the master's record. It is lost where no master comes.
 func (l *Links) Report(job types.UID, fact *platformpb.PlatformFact) {
+	legible(fact.ProtoReflect())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	entry := l.jobs[job]
