@@ -4,9 +4,11 @@ package link
 
 import (
 	"context"
+	"net"
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -26,6 +28,7 @@ type Links struct {
 	context context.Context
 	version string
 	changed func(job types.NamespacedName) // a job's view has changed
+	dial    func(ctx context.Context, address string) (net.Conn, error)
 
 	// deriving is held while keys are made of a token: for a thousand jobs at a time that would be 16 GiB.
 	deriving sync.Mutex
@@ -39,14 +42,18 @@ type entry struct {
 	name   types.NamespacedName
 	master Master
 	cancel context.CancelFunc
+	// transport is made of the token when somebody is there; of keep's goroutine alone.
+	transport credentials.TransportCredentials
 
-	wish    *platformpb.PlatformView // what is to hold; nil: nothing was told
-	wished  chan struct{}            // holds one token: wish is new
-	facts   []*platformpb.PlatformFact
-	view    *platformpb.JobView // nil: the master is not there
-	current uint64              // generation of wish
-	stepped time.Time           // when changed was called last
-	dropped bool                // it was said that a wish was too long
+	wish     *platformpb.PlatformView // what is to hold; nil: nothing was told
+	wished   chan struct{}            // holds one token: wish or facts are new
+	facts    []*platformpb.PlatformFact
+	view     *platformpb.JobView // nil: the master is not there
+	current  uint64              // generation of wish
+	stepped  time.Time           // when changed was called last
+	happened time.Time           // anything to the job, or its master's last word
+	stirred  chan struct{}       // holds one token: happened is later
+	dropped  bool                // it was said that a wish was too long
 }
 
 const (
@@ -58,7 +65,7 @@ const (
 
 // New makes an empty set of links. They end with ctx. changed is called from other goroutines, and must not wait.
 func New(ctx context.Context, version string, changed func(job types.NamespacedName)) *Links {
-	return &Links{context: ctx, version: version, changed: changed, jobs: map[types.UID]*entry{}}
+	return &Links{context: ctx, version: version, changed: changed, dial: dialTCP, jobs: map[types.UID]*entry{}}
 }
 
 // Knows says whether the job's master is dialled already.
@@ -76,7 +83,10 @@ func (l *Links) Open(job types.UID, name types.NamespacedName, master Master) {
 		return
 	}
 	ctx, cancel := context.WithCancel(l.context)
-	entry := &entry{name: name, master: master, cancel: cancel, wished: make(chan struct{}, 1)}
+	entry := &entry{
+		name: name, master: master, cancel: cancel, happened: time.Now(),
+		wished: make(chan struct{}, 1), stirred: make(chan struct{}, 1),
+	}
 	l.jobs[job] = entry
 	go l.keep(ctx, entry)
 }
@@ -92,7 +102,8 @@ func (l *Links) Close(job types.UID) {
 }
 
 // Tell says what is to hold of a job from now on. Its generation is set here, and it is cut to what a message can have;
-// the same again says nothing.
+// the same again says nothing. Whoever tells has looked at the job because something has happened to it: a master that
+// is not there may be there now.
 func (l *Links) Tell(job types.UID, wish *platformpb.PlatformView) {
 	legible(wish.ProtoReflect())
 	left := fit(wish)
@@ -102,6 +113,8 @@ func (l *Links) Tell(job types.UID, wish *platformpb.PlatformView) {
 	if entry == nil {
 		return
 	}
+	entry.happened = time.Now()
+	ring(entry.stirred)
 	if left != "" && !entry.dropped {
 		entry.dropped = true
 		log.FromContext(l.context).WithName("link").Info("one message has no room for all that a master is to know",
@@ -114,7 +127,7 @@ func (l *Links) Tell(job types.UID, wish *platformpb.PlatformView) {
 	entry.current++
 	wish.Generation = entry.current
 	entry.wish = wish
-	entry.ring()
+	ring(entry.wished)
 }
 
 // sameWish: that time goes by is no news.
@@ -138,9 +151,12 @@ func (l *Links) Report(job types.UID, fact *platformpb.PlatformFact) {
 	if entry == nil {
 		return
 	}
-	entry.facts = append(entry.facts, fact)
-	entry.facts = entry.facts[max(0, len(entry.facts)-mostFacts):]
-	entry.ring()
+	entry.facts = newest(append(entry.facts, fact))
+	ring(entry.wished)
+}
+
+func newest(facts []*platformpb.PlatformFact) []*platformpb.PlatformFact {
+	return facts[max(0, len(facts)-mostFacts):]
 }
 
 // View is what the master has told last, and whether that answers what it was told last. nil: it is not there.
@@ -164,9 +180,9 @@ func sameView(a, b *platformpb.JobView) bool {
 	return proto.Equal(one, other)
 }
 
-func (e *entry) ring() {
+func ring(bell chan struct{}) {
 	select {
-	case e.wished <- struct{}{}:
+	case bell <- struct{}{}:
 	default:
 	}
 }
@@ -190,8 +206,9 @@ func (l *Links) take(e *entry, first bool) (wish *platformpb.PlatformView, facts
 func (l *Links) heard(e *entry, view *platformpb.JobView) {
 	l.mu.Lock()
 	changed := !sameView(e.view, view) || e.view.GetStep() != view.GetStep() && time.Since(e.stepped) >= stepsEvery
+	e.happened = time.Now()
 	if changed {
-		e.stepped = time.Now()
+		e.stepped = e.happened
 	}
 	e.view = view
 	l.mu.Unlock()

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -18,31 +20,22 @@ import (
 
 const (
 	attachMethod = "/phalanx.v1.PlatformLink/Attach"
-	// A master that is not there is dialled again after so long, twice as long each time.
-	redialMin = 100 * time.Millisecond
-	redialMax = 10 * time.Second
 	// A master that is silent for both is believed dead.
 	pingEvery  = 10 * time.Second
 	pingAnswer = 5 * time.Second
 	dialLimit  = 5 * time.Second
+	// A master turns a connection away over which nothing was said for 10 s.
+	silentFor = 2 * time.Second
 )
 
 // keep has a stream to the job's master until ctx ends.
 func (l *Links) keep(ctx context.Context, e *entry) {
 	logger := log.FromContext(ctx).WithName("link").WithValues("job", e.name.String())
-	var transport credentials.TransportCredentials
+	var next redial
 	said := ""
-	for wait := redialMin; ctx.Err() == nil; wait = min(2*wait, redialMax) {
-		attached := false
-		err := listens(ctx, e.master.Address)
-		if err == nil && transport == nil {
-			transport, err = l.credentialsOf(ctx, e.master.Token)
-		}
-		if err == nil {
-			attached, err = l.attach(ctx, e, transport)
-		}
+	for {
+		attached, err := l.try(ctx, e)
 		if attached {
-			wait = redialMin
 			said = ""
 			l.heard(e, nil)
 		}
@@ -53,24 +46,54 @@ func (l *Links) keep(ctx context.Context, e *entry) {
 			said = err.Error()
 			logger.Info("the job's master is not there", "why", said)
 		}
-		pause := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-pause.C:
-		}
-		pause.Stop()
+		next.failed(attached, err)
+		l.rest(ctx, e, &next)
 	}
 }
 
-// listens says whether anybody is there: what a stranger's silence costs is a connection, and not what it takes to make
-// a certificate of the job's token.
-func listens(ctx context.Context, address string) error {
-	dialer := net.Dialer{Timeout: dialLimit}
-	connection, err := dialer.DialContext(ctx, "tcp", address)
+// try dials once: a connection, and a stream over it until it ends. attached: the master has answered.
+func (l *Links) try(ctx context.Context, e *entry) (attached bool, err error) {
+	connection, err := l.reach(ctx, e)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return connection.Close()
+	defer connection.Close()
+	return l.attach(ctx, e, connection)
+}
+
+// reach dials. What a stranger's silence costs is a connection, and not what it takes to make a certificate of the
+// job's token: that is made when somebody is there.
+func (l *Links) reach(ctx context.Context, e *entry) (net.Conn, error) {
+	connection, err := l.dial(ctx, e.master.Address)
+	if err != nil || e.transport != nil {
+		return connection, err
+	}
+	began := time.Now()
+	e.transport, err = l.credentialsOf(ctx, e.master.Token)
+	if err == nil && time.Since(began) < silentFor {
+		return connection, nil
+	}
+	connection.Close()
+	if err != nil {
+		return nil, err
+	}
+	return l.dial(ctx, e.master.Address) // it has waited for the keys of other jobs
+}
+
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: dialLimit}
+	return dialer.DialContext(ctx, "tcp", address)
+}
+
+// once hands out a connection that is there. gRPC gets no second one: when to dial again is not its to say.
+func once(connection net.Conn) func(context.Context, string) (net.Conn, error) {
+	var taken atomic.Bool
+	return func(context.Context, string) (net.Conn, error) {
+		if taken.Swap(true) {
+			return nil, errors.New("the connection is over")
+		}
+		return connection, nil
+	}
 }
 
 // credentialsOf makes those of one token at a time: each takes a core and 16 MiB.
@@ -87,13 +110,13 @@ func (l *Links) credentialsOf(ctx context.Context, token string) (credentials.Tr
 	return credentials.NewTLS(config), nil
 }
 
-// attach is one stream, from the dial to its end. attached: the master has answered.
-func (l *Links) attach(ctx context.Context, e *entry,
-	transport credentials.TransportCredentials) (attached bool, err error) {
+// attach is one stream over a connection. attached: the master has answered.
+func (l *Links) attach(ctx context.Context, e *entry, over net.Conn) (attached bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	connection, err := grpc.NewClient("passthrough:///"+e.master.Address, grpc.WithTransportCredentials(transport),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: dialLimit}),
+	connection, err := grpc.NewClient("passthrough:///"+e.master.Address, grpc.WithTransportCredentials(e.transport),
+		grpc.WithContextDialer(once(over)),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: dialLimit, Backoff: backoff.DefaultConfig}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingAnswer}),
 		grpc.WithDisableServiceConfig())
 	if err != nil {
