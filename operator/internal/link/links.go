@@ -187,19 +187,34 @@ func ring(bell chan struct{}) {
 	}
 }
 
-// take is what is to be sent now. first: a stream has just begun, and its master knows nothing.
-func (l *Links) take(e *entry, first bool) (wish *platformpb.PlatformView, facts []*platformpb.PlatformFact) {
+// takeWish is the wish that is to be sent now; nil: the stream has sent that of generation told, and there is no other.
+// A stream that has just begun has told 0, and its master knows nothing.
+func (l *Links) takeWish(e *entry, told uint64) *platformpb.PlatformView {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	facts, e.facts = e.facts, nil
-	if e.wish != nil && first {
+	if e.wish == nil || e.wish.GetGeneration() == told {
+		return nil
+	}
+	if told == 0 {
 		e.current++ // generations count within a stream, and grow across streams
 		e.wish.Generation = e.current
 	}
-	if e.wish == nil {
-		return nil, facts
-	}
-	return proto.CloneOf(e.wish), facts
+	return proto.CloneOf(e.wish)
+}
+
+// takeFacts are those that wait to be sent. Who takes them gives back what could not be.
+func (l *Links) takeFacts(e *entry) []*platformpb.PlatformFact {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	facts := e.facts
+	e.facts = nil
+	return facts
+}
+
+func (l *Links) giveBack(e *entry, facts []*platformpb.PlatformFact) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.facts = newest(append(facts, e.facts...))
 }
 
 // heard keeps what the master says; nil: it is not there any more.

@@ -133,8 +133,8 @@ func (l *Links) attach(ctx context.Context, e *entry, over net.Conn) (attached b
 	if err := stream.SendMsg(hello); err != nil {
 		return false, reason(stream, err)
 	}
-	sent := make(chan error, 1)
-	go func() { sent <- l.send(ctx, e, stream) }()
+	sent, answered := make(chan error, 1), make(chan struct{})
+	go func() { sent <- l.send(ctx, e, stream, answered) }()
 	defer func() { cancel(); <-sent }()
 	for {
 		view := &platformpb.JobView{}
@@ -144,33 +144,51 @@ func (l *Links) attach(ctx context.Context, e *entry, over net.Conn) (attached b
 			}
 			return attached, err
 		}
-		attached = true
+		if !attached {
+			attached = true
+			close(answered)
+		}
 		l.heard(e, view)
 	}
 }
 
-// send writes what is new until the stream ends.
-func (l *Links) send(ctx context.Context, e *entry, stream grpc.ClientStream) error {
-	for first := true; ; first = false {
-		wish, facts := l.take(e, first)
-		for _, fact := range facts {
-			body := &platformpb.PlatformMessage_Fact{Fact: fact}
-			if err := stream.SendMsg(&platformpb.PlatformMessage{Body: body}); err != nil {
+// send writes what is new until the stream ends. Facts wait until the master has answered: one that is not elected yet
+// takes none.
+func (l *Links) send(ctx context.Context, e *entry, stream grpc.ClientStream, answered <-chan struct{}) error {
+	told, met := uint64(0), false
+	for {
+		if met {
+			if err := l.sendFacts(e, stream); err != nil {
 				return err
 			}
 		}
-		if wish != nil {
+		if wish := l.takeWish(e, told); wish != nil {
 			body := &platformpb.PlatformMessage_View{View: wish}
 			if err := stream.SendMsg(&platformpb.PlatformMessage{Body: body}); err != nil {
 				return err
 			}
+			told = wish.GetGeneration()
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-answered:
+			met, answered = true, nil
 		case <-e.wished:
 		}
 	}
+}
+
+func (l *Links) sendFacts(e *entry, stream grpc.ClientStream) error {
+	facts := l.takeFacts(e)
+	for i, fact := range facts {
+		body := &platformpb.PlatformMessage_Fact{Fact: fact}
+		if err := stream.SendMsg(&platformpb.PlatformMessage{Body: body}); err != nil {
+			l.giveBack(e, facts[i:])
+			return err
+		}
+	}
+	return nil
 }
 
 // reason is what the master has said of a stream whose sending has failed.

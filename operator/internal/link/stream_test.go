@@ -7,7 +7,10 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
+	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -31,6 +34,7 @@ type fakeMaster struct {
 	mu       sync.Mutex
 	dialled  []time.Time
 	streams  int
+	facts    []string
 }
 
 // attached is a stream of a platform; number counts from 1.
@@ -101,6 +105,107 @@ func (a attached) greet() error {
 	return a.SendMsg(&platformpb.JobView{Phase: "running"})
 }
 
+// hear keeps facts until the stream ends, or it has heard so many messages.
+func (a attached) hear(messages int) error {
+	for range messages {
+		message := &platformpb.PlatformMessage{}
+		if err := a.RecvMsg(message); err != nil {
+			return err
+		}
+		if fact := message.GetFact(); fact != nil {
+			a.master.mu.Lock()
+			a.master.facts = append(a.master.facts, fact.GetSentence())
+			a.master.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+func report(l *Links, first, count int) (want []string) {
+	for i := range count {
+		sentence := fmt.Sprint("fact ", first+i)
+		l.Report("uid", &platformpb.PlatformFact{Sentence: sentence})
+		want = append(want, sentence)
+	}
+	return want
+}
+
+// Facts wait for a master that takes them: while none is there, while it is not elected, and where the stream breaks
+// before they were sent.
+func TestFactsWaitForWhoTakesThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMaster(t, func(a attached) error {
+			if a.number <= 3 {
+				a.RecvMsg(&platformpb.PlatformMessage{}) //nolint:errcheck // the hello
+				synctest.Wait()                          // whoever does not wait for an answer has sent all
+				return status.Error(codes.Unavailable, "this master is not elected yet")
+			}
+			if err := a.greet(); err != nil {
+				return err
+			}
+			return a.hear(1_000)
+		})
+		l := New(t.Context(), "test", func(types.NamespacedName) {})
+		l.dial = m.dial
+		l.Open("uid", types.NamespacedName{}, Master{Token: token})
+		l.Tell("uid", &platformpb.PlatformView{WantedNodes: 2})
+		want := report(l, 0, 10)
+		time.Sleep(time.Second)
+		want = append(want, report(l, 10, 3)...)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if !slices.Equal(m.facts, want) {
+			t.Errorf("the master has %v", m.facts)
+		}
+		if m.streams != 4 || len(m.dialled) != m.streams {
+			t.Errorf("%d connections for %d streams", len(m.dialled), m.streams)
+		}
+	})
+}
+
+// breaking is a stream that ends behind so many messages.
+type breaking struct {
+	grpc.ClientStream
+	left int
+	sent []string
+}
+
+func (b *breaking) SendMsg(message any) error {
+	if b.left == 0 {
+		return io.EOF
+	}
+	b.left--
+	b.sent = append(b.sent, message.(*platformpb.PlatformMessage).GetFact().GetSentence())
+	return nil
+}
+
+// What a stream has not taken goes over the next one, before what has come since; of too many the oldest are dropped.
+func TestFactsAreGivenBackInTheirOrder(t *testing.T) {
+	l := New(t.Context(), "test", func(types.NamespacedName) {})
+	e := &entry{wished: make(chan struct{}, 1)}
+	l.jobs["uid"] = e
+	want := report(l, 0, mostFacts)
+	first, second := &breaking{left: 10}, &breaking{left: 1000}
+	if err := l.sendFacts(e, first); err == nil {
+		t.Fatal("the stream has not broken")
+	}
+	want = append(want, report(l, 100, 20)...)
+	if err := l.sendFacts(e, second); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(first.sent, want[:10]) || !slices.Equal(second.sent, want[len(want)-mostFacts:]) {
+		t.Errorf("sent: %v, and then %v", first.sent, second.sent)
+	}
+
+	want = report(l, 0, mostFacts)
+	unsent := l.takeFacts(e)
+	want = append(want, report(l, 100, 20)...)
+	l.giveBack(e, unsent)
+	if err := l.sendFacts(e, second); err != nil || !slices.Equal(second.sent[mostFacts:], want[20:]) {
+		t.Errorf("%v, sent: %v", err, second.sent[mostFacts:])
+	}
+}
+
 // Whom another platform has replaced leaves the master to it.
 func TestWhoIsReplacedStaysAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -125,6 +230,41 @@ func TestWhoIsReplacedStaysAway(t *testing.T) {
 			if gap := m.dialled[i+1].Sub(m.dialled[i]); gap < replacedMin<<i {
 				t.Errorf("after %v again", gap)
 			}
+		}
+	})
+}
+
+// A wish goes once over a stream: what it says of time is of when it was told.
+func TestAFactDoesNotRepeatTheWish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wishes := 0
+		m := startMaster(t, func(a attached) error {
+			if err := a.greet(); err != nil {
+				return err
+			}
+			for {
+				message := &platformpb.PlatformMessage{}
+				if err := a.RecvMsg(message); err != nil {
+					return err
+				}
+				if message.GetView() != nil {
+					wishes++
+				}
+			}
+		})
+		l := New(t.Context(), "test", func(types.NamespacedName) {})
+		l.dial = m.dial
+		l.Open("uid", types.NamespacedName{}, Master{Token: token})
+		l.Tell("uid", &platformpb.PlatformView{WantedNodes: 2})
+		for i := range 5 {
+			time.Sleep(time.Second)
+			report(l, i, 1)
+		}
+		l.Tell("uid", &platformpb.PlatformView{WantedNodes: 3})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if wishes != 2 {
+			t.Errorf("%d wishes", wishes)
 		}
 	})
 }

@@ -7,11 +7,15 @@ package link
 import (
 	"bufio"
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,15 +45,33 @@ type master struct {
 	port    string
 }
 
+func masterProgram() string {
+	return cmp.Or(os.Getenv("PHALANX_MASTER"), "../../../build/release/bin/phalanx-master")
+}
+
+// freePort is one at which nobody listens yet.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
 func startMaster(t *testing.T, folder, port string) *master {
 	t.Helper()
-	program := cmp.Or(os.Getenv("PHALANX_MASTER"), "../../../build/release/bin/phalanx-master")
 	read, write, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer read.Close()
-	command := exec.Command(program, "--host=127.0.0.1", "--port="+port, "--spec-from-hello", "--resume", "--ready-fd=3",
+	command := exec.Command(masterProgram(), "--host=127.0.0.1", "--port="+port, "--spec-from-hello", "--resume", "--ready-fd=3",
 		"--state-dir="+filepath.Join(folder, "job"))
 	command.Env = append(os.Environ(), "PHALANX_TOKEN="+token)
 	command.ExtraFiles = []*os.File{write}
@@ -162,7 +184,7 @@ func TestAnotherTokenIsRefused(t *testing.T) {
 	}
 }
 
-// The second of two operators takes the first one's place, as after a change of leaders.
+// The second of two operators takes the first one's place, as after a change of leaders, and keeps it.
 func TestTheNewestOperatorCounts(t *testing.T) {
 	m := startMaster(t, t.TempDir(), "0")
 	old, changedOld := links(t)
@@ -177,8 +199,83 @@ func TestTheNewestOperatorCounts(t *testing.T) {
 		if view, _ := old.View("uid"); view != nil {
 			return "the old one is still told"
 		}
-		old.Close("uid") // it has heard that it is no leader any more
 		return ""
 	})
 	await(t, changed, answered(fresh, 1))
+	select {
+	case <-changedOld:
+		view, _ := old.View("uid")
+		t.Errorf("the old one has come again, and is told %v", view)
+	case <-time.After(3 * time.Second):
+	}
+	if _, current := fresh.View("uid"); !current {
+		t.Error("the new one has lost its place")
+	}
+}
+
+// facts are the sentences of the master's record that a platform has given it.
+func facts(t *testing.T, folder string) []string {
+	t.Helper()
+	program := filepath.Join(filepath.Dir(masterProgram()), "phalanx")
+	text, err := exec.Command(program, "events", "--json", "--state-dir="+filepath.Join(folder, "job")).Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	var sentences []string
+	for line := range strings.Lines(string(text)) {
+		var event struct{ Kind, Reason string }
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		if event.Kind == "platform-fact" {
+			sentences = append(sentences, event.Reason)
+		}
+	}
+	return sentences
+}
+
+// What has happened while no master was there stands in its record, in order, whatever bytes somebody has put into it.
+func TestFactsComeToALaterMaster(t *testing.T) {
+	folder := t.TempDir()
+	port := freePort(t)
+	l, changed := links(t)
+	l.Open("uid", job, link.Master{Address: "127.0.0.1:" + port, Token: token})
+	cut := "显存不足"[:10] // in the middle of a character
+	l.Tell("uid", &platformpb.PlatformView{WantedNodes: 4, Departures: []*platformpb.Departure{
+		{Address: "10.0.0.7", Name: "worker-1", Reason: cut, LeftMs: 30_000},
+	}})
+	want := []string{"显存不\uFFFD"}
+	l.Report("uid", &platformpb.PlatformFact{Name: "worker-1", Kind: "Relaunched", Sentence: cut})
+	for i := range 20 {
+		want = append(want, fmt.Sprint("fact ", i))
+		l.Report("uid", &platformpb.PlatformFact{Name: "worker-2", Kind: "Relaunched", Sentence: want[i+1]})
+	}
+	m := startMaster(t, folder, port)
+	await(t, changed, answered(l, 1))
+	l.Tell("uid", &platformpb.PlatformView{WantedNodes: 5}) // behind all facts
+	view, _ := l.View("uid")
+	await(t, changed, answered(l, view.GetGeneration()+1))
+	m.command.Process.Signal(syscall.SIGTERM) //nolint:errcheck // the record is written to its end
+	m.command.Wait()                          //nolint:errcheck // by that signal
+	if got := facts(t, folder); !slices.Equal(got, want) {
+		t.Errorf("the record has %q", got)
+	}
+}
+
+// A master hears of a job that is too large for one message what there is room for.
+func TestAViewOfTooManyPlacesIsTaken(t *testing.T) {
+	m := startMaster(t, t.TempDir(), "0")
+	l, changed := links(t)
+	l.Open("uid", job, link.Master{Address: "127.0.0.1:" + m.port, Token: token})
+	wish := &platformpb.PlatformView{WantedNodes: 4, Departures: []*platformpb.Departure{{Address: "10.0.0.7"}}}
+	for i := range 80_000 {
+		wish.Places = append(wish.Places, &platformpb.NodePlace{
+			Address: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), PodSwitch: 1, AccessSwitch: uint32(i),
+		})
+	}
+	l.Tell("uid", wish)
+	await(t, changed, answered(l, 1))
+	if view, _ := l.View("uid"); len(view.GetReleased()) != 1 {
+		t.Errorf("the master tells %v", view)
+	}
 }
