@@ -131,6 +131,46 @@ func TestPodGroupsOfSchedulers(t *testing.T) {
 	}
 }
 
+// A job that is deleted and applied again finds the PodGroup of before, which the garbage collector has not taken yet. It
+// gets its own as soon as that is gone, though nothing else happens to it.
+func TestAPredecessorsPodGroupIsWaitedFor(t *testing.T) {
+	install(t).operate()
+	define(t, definitions(t)["scheduling.volcano.sh"])
+	kind := schema.GroupVersionKind{Group: "scheduling.volcano.sh", Version: "v1beta1", Kind: "PodGroup"}
+	ns := namespace(t)
+	apply := func(replicas int32) *v1alpha1.ElasticJob {
+		job := jobOf(ns, "job", replicas)
+		job.Annotations = map[string]string{gang.AnnotationScheduler: "volcano"}
+		create(t, job)
+		return job
+	}
+	before := apply(4)
+	group := awaitGroup(t, kind, ns, 4)
+	awaitPod(t, ns, "job-edljob-worker-3", isThere)
+	remove := func(object client.Object) {
+		if err := cluster.client.Delete(t.Context(), object, client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove(before)
+	for _, kind := range []client.Object{&corev1.Pod{}, &corev1.Service{}, &corev1.Secret{}} {
+		err := cluster.client.DeleteAllOf(t.Context(), kind, client.InNamespace(ns), client.GracePeriodSeconds(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := apply(3)
+	awaitPod(t, ns, "job-edljob-worker-2", isThere) // the last event that is news of this job
+	awaitCondition(t, ns, "PodGroupOfPredecessor")
+	if v1alpha1.OwnerUID(group) != before.UID {
+		t.Fatalf("the PodGroup is of %v", group.GetOwnerReferences())
+	}
+	remove(group)
+	if made := awaitGroup(t, kind, ns, 3); v1alpha1.OwnerUID(made) != after.UID {
+		t.Errorf("the PodGroup is of %v", made.GetOwnerReferences())
+	}
+}
+
 // A gang that the user's own template makes stays as it is.
 func TestAUsersOwnGangStays(t *testing.T) {
 	install(t).operate()

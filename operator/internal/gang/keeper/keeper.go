@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,8 +69,17 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, k.say(ctx, &job, &result)
+	return reconcile.Result{RequeueAfter: again[result.Reason]}, k.say(ctx, &job, &result)
 }
+
+const (
+	ofPredecessor = "PodGroupOfPredecessor"
+	ofAnother     = "PodGroupOfAnother"
+)
+
+// again is when to come again, by the reason: nobody is told that a PodGroup is deleted. They are not watched, as there
+// may be none of a kind.
+var again = map[string]time.Duration{ofPredecessor: time.Second, ofAnother: 30 * time.Second}
 
 // errNotServedYet: the API server has taken a definition and said that it serves it, and takes a moment until it does.
 var errNotServedYet = errors.New("PodGroups are not served yet")
@@ -95,12 +105,21 @@ func (k *Keeper) Ensure(ctx context.Context, job *v1alpha1.ElasticJob, wanted *g
 		return k.create(ctx, job, wanted)
 	case err != nil:
 		return Result{}, fmt.Errorf("reading PodGroup %s: %w", group.GetName(), err)
+	case v1alpha1.OwnerUID(group) != job.UID && goes(group):
+		return Result{Reason: ofPredecessor, Message: fmt.Sprintf(
+			"the PodGroup %s is of a job of this name that is gone; it is made anew once Kubernetes has removed it",
+			group.GetName())}, nil
 	case v1alpha1.OwnerUID(group) != job.UID:
-		return Result{Reason: "PodGroupOfAnother", Message: fmt.Sprintf(
+		return Result{Reason: ofAnother, Message: fmt.Sprintf(
 			"the PodGroup %s is there and does not belong to this job; delete it, or make the pods its members by the "+
 				"template's own metadata", group.GetName())}, nil
 	}
 	return k.update(ctx, job, wanted, group)
+}
+
+// goes says that a PodGroup which is not the job's goes by itself: it is deleted, or of a job of this name before.
+func goes(group *unstructured.Unstructured) bool {
+	return group.GetDeletionTimestamp() != nil || v1alpha1.OwnerUID(group) != ""
 }
 
 // absent says that the API server knows no PodGroups of this kind: it has not had them, or no longer has. Then it has
@@ -243,7 +262,7 @@ func (k *Keeper) say(ctx context.Context, job *v1alpha1.ElasticJob, result *Resu
 	if err := k.write(ctx, job, condition); err != nil {
 		return err
 	}
-	if !result.There && result.Reason != "NoGang" {
+	if !result.There && result.Reason != "NoGang" && result.Reason != ofPredecessor {
 		k.events.Eventf(job, nil, corev1.EventTypeWarning, result.Reason, "MakePodGroup", "%s", clip(result.Message))
 	}
 	return nil
@@ -268,4 +287,5 @@ func (k *Keeper) write(ctx context.Context, job *v1alpha1.ElasticJob, condition 
 	return nil
 }
 
-func clip(text string) string { return text[:min(len(text), 900)] }
+// clip cuts between characters.
+func clip(text string) string { return strings.ToValidUTF8(text[:min(len(text), 900)], "") }

@@ -12,11 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/gang"
@@ -100,6 +102,22 @@ func (s *site) ensure(job *v1alpha1.ElasticJob) (Result, error) {
 		s.t.Fatalf("no gang: %v", err)
 	}
 	return s.keeper.Ensure(s.t.Context(), job, wanted)
+}
+
+// belongs makes the PodGroup of that name: of another job, or of nobody.
+func (s *site) belongs(job types.UID) {
+	s.t.Helper()
+	other := jobOf("volcano", 1)
+	other.UID = job
+	if _, err := s.ensure(other); err != nil {
+		s.t.Fatal(err)
+	}
+	if group := s.group(other); job == "" {
+		group.SetOwnerReferences(nil)
+		if err := s.keeper.client.Update(s.t.Context(), group); err != nil {
+			s.t.Fatal(err)
+		}
+	}
 }
 
 func (s *site) group(job *v1alpha1.ElasticJob) *unstructured.Unstructured {
@@ -218,14 +236,13 @@ func TestWhatStandsInTheWay(t *testing.T) {
 			func(s *site) { s.fails = apierrors.NewForbidden(schema.GroupResource{}, "x", nil) }, "PodGroupRefused", "forbidden",
 		},
 		"a server that is busy": {func(s *site) { s.fails = apierrors.NewTooManyRequests("later", 1) }, "", "later"},
+		"of a job before": {
+			func(s *site) { s.belongs("before") }, "PodGroupOfPredecessor",
+			"the PodGroup job-edljob-worker is of a job of this name that is gone",
+		},
 		"of another": {
-			func(s *site) {
-				other := jobOf("volcano", 1)
-				other.UID = "before"
-				if _, err := s.ensure(other); err != nil {
-					s.t.Fatal(err)
-				}
-			}, "PodGroupOfAnother", "the PodGroup job-edljob-worker is there and does not belong to this job",
+			func(s *site) { s.belongs("") }, "PodGroupOfAnother",
+			"the PodGroup job-edljob-worker is there and does not belong to this job",
 		},
 	}
 	for name, tc := range cases {
@@ -243,5 +260,33 @@ func TestWhatStandsInTheWay(t *testing.T) {
 				t.Errorf("got %+v, %v", got, err)
 			}
 		})
+	}
+}
+
+// Nobody is told that a PodGroup is deleted: who waits for that comes again, and makes it.
+func TestAPodGroupOfAnotherIsWaitedFor(t *testing.T) {
+	for owner, after := range map[types.UID]time.Duration{"before": time.Second, "": 30 * time.Second} {
+		s := newSite(t)
+		if err := v1alpha1.AddToScheme(s.keeper.client.Scheme()); err != nil {
+			t.Fatal(err)
+		}
+		job := jobOf("volcano", 4)
+		s.belongs(owner)
+		if err := s.keeper.client.Create(t.Context(), job); err != nil {
+			t.Fatal(err)
+		}
+		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(job)}
+		if got, err := s.keeper.Reconcile(t.Context(), request); err != nil || got.RequeueAfter != after {
+			t.Errorf("it comes again after %v, %v; want %v", got.RequeueAfter, err, after)
+		}
+		if err := s.keeper.client.Delete(t.Context(), s.group(job)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.keeper.Reconcile(t.Context(), request); err != nil || got.RequeueAfter != 0 {
+			t.Errorf("it comes again after %v, %v", got.RequeueAfter, err)
+		}
+		if got := v1alpha1.OwnerUID(s.group(job)); got != job.UID {
+			t.Errorf("the PodGroup is of %q", got)
+		}
 	}
 }
