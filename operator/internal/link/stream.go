@@ -155,12 +155,14 @@ func (l *Links) attach(ctx context.Context, e *entry, over net.Conn) (attached b
 // send writes what is new until the stream ends. Facts wait until the master has answered: one that is not elected yet
 // takes none.
 func (l *Links) send(ctx context.Context, e *entry, stream grpc.ClientStream, answered <-chan struct{}) error {
-	told, met := uint64(0), false
+	told, unanswered := uint64(0), answered
 	for {
-		if met {
+		select {
+		case <-answered:
 			if err := l.sendFacts(e, stream); err != nil {
 				return err
 			}
+		default:
 		}
 		if wish := l.takeWish(e, told); wish != nil {
 			body := &platformpb.PlatformMessage_View{View: wish}
@@ -172,8 +174,8 @@ func (l *Links) send(ctx context.Context, e *entry, stream grpc.ClientStream, an
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-answered:
-			met, answered = true, nil
+		case <-unanswered:
+			unanswered = nil
 		case <-e.wished:
 		}
 	}

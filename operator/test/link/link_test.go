@@ -71,8 +71,8 @@ func startMaster(t *testing.T, folder, port string) *master {
 		t.Fatal(err)
 	}
 	defer read.Close()
-	command := exec.Command(masterProgram(), "--host=127.0.0.1", "--port="+port, "--spec-from-hello", "--resume", "--ready-fd=3",
-		"--state-dir="+filepath.Join(folder, "job"))
+	command := exec.Command(masterProgram(), "--host=127.0.0.1", "--port="+port, "--spec-from-hello", "--resume",
+		"--ready-fd=3", "--state-dir="+filepath.Join(folder, "job"))
 	command.Env = append(os.Environ(), "PHALANX_TOKEN="+token)
 	command.ExtraFiles = []*os.File{write}
 	if err := command.Start(); err != nil {
@@ -150,8 +150,8 @@ func TestWhatIsWantedOutlivesTheMaster(t *testing.T) {
 	}})
 	await(t, changed, answered(l, 1))
 	view, _ := l.View("uid")
-	if view.GetPhase() != "gathering" || len(view.GetReleased()) != 1 {
-		t.Errorf("the master tells %v", view)
+	if view.GetPhase() != "gathering" || len(view.GetReleased()) != 0 {
+		t.Errorf("a master that has met no node tells %v", view)
 	}
 
 	first.kill()
@@ -163,7 +163,7 @@ func TestWhatIsWantedOutlivesTheMaster(t *testing.T) {
 	})
 	startMaster(t, folder, first.port)
 	await(t, changed, func() string {
-		if view, current := l.View("uid"); !current || len(view.GetReleased()) != 1 {
+		if view, current := l.View("uid"); !current {
 			return fmt.Sprintf("the new master tells %v", view)
 		}
 		return ""
@@ -267,7 +267,7 @@ func TestAViewOfTooManyPlacesIsTaken(t *testing.T) {
 	m := startMaster(t, t.TempDir(), "0")
 	l, changed := links(t)
 	l.Open("uid", job, link.Master{Address: "127.0.0.1:" + m.port, Token: token})
-	wish := &platformpb.PlatformView{WantedNodes: 4, Departures: []*platformpb.Departure{{Address: "10.0.0.7"}}}
+	wish := &platformpb.PlatformView{WantedNodes: 4}
 	for i := range 80_000 {
 		wish.Places = append(wish.Places, &platformpb.NodePlace{
 			Address: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), PodSwitch: 1, AccessSwitch: uint32(i),
@@ -275,7 +275,4 @@ func TestAViewOfTooManyPlacesIsTaken(t *testing.T) {
 	}
 	l.Tell("uid", wish)
 	await(t, changed, answered(l, 1))
-	if view, _ := l.View("uid"); len(view.GetReleased()) != 1 {
-		t.Errorf("the master tells %v", view)
-	}
 }
