@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,23 +33,33 @@ const (
 func (l *Links) keep(ctx context.Context, e *entry) {
 	logger := log.FromContext(ctx).WithName("link").WithValues("job", e.name.String())
 	var next redial
-	said := ""
+	said := map[string]bool{}
 	for {
 		attached, err := l.try(ctx, e)
 		if attached {
-			said = ""
+			clear(said)
 			l.heard(e, nil)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil && err.Error() != said {
-			said = err.Error()
-			logger.Info("the job's master is not there", "why", said)
+		if err != nil && !said[withoutNumbers(err.Error())] {
+			said[withoutNumbers(err.Error())] = true
+			logger.Info("the job's master is not there", "why", err.Error())
 		}
 		next.failed(attached, err)
 		l.rest(ctx, e, &next)
 	}
+}
+
+// withoutNumbers is what a reason says of each try: the port that was dialled from is always another.
+func withoutNumbers(text string) string {
+	return strings.Map(func(letter rune) rune {
+		if letter >= '0' && letter <= '9' {
+			return -1
+		}
+		return letter
+	}, text)
 }
 
 // try dials once: a connection, and a stream over it until it ends. attached: the master has answered.

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -11,6 +12,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,6 +24,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"phalanx/operator/internal/link/platformpb"
 )
@@ -265,6 +269,28 @@ func TestAFactDoesNotRepeatTheWish(t *testing.T) {
 		synctest.Wait()
 		if wishes != 2 {
 			t.Errorf("%d wishes", wishes)
+		}
+	})
+}
+
+// A master that is not there is a line of the log for each reason, however often it is dialled.
+func TestTheLogSaysOnceWhyNobodyIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		l := New(log.IntoContext(t.Context(), zap.New(zap.WriteTo(&text))), "test", func(types.NamespacedName) {})
+		port := 40_000
+		l.dial = func(context.Context, string) (net.Conn, error) {
+			port++
+			if port%2 == 0 {
+				return nil, io.EOF
+			}
+			return nil, fmt.Errorf("read tcp 127.0.0.1:%d->10.0.0.7:50001: connection reset by peer", port)
+		}
+		l.Open("uid", types.NamespacedName{}, Master{})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if lines := strings.Count(text.String(), "\n"); lines != 2 {
+			t.Errorf("%d lines: %.2000s", lines, text.String())
 		}
 	})
 }
