@@ -58,9 +58,11 @@ func (f *figures) add(what, unit string, value float64) {
 func TestFigures(t *testing.T) {
 	f := newFigures(t)
 	if f.file == nil {
+		f.heardByMaster(20)
 		f.oneJob(100, 10)
 		return
 	}
+	f.heardByMaster(200)
 	f.firstPod()
 	f.oneJob(500, 30)
 	f.oneJob(1000, 100)
