@@ -84,7 +84,8 @@ std::string HangText(const Hang& hang, const v1::StatusReply& status, int64_t no
   for (const auto& [node, rank] : std::span(behind).first(std::min(behind.size(), kRanksBehindTold))) {
     out += fmt::format("rank {} (local rank {} of node {}, pid {}) is at {} {}, {}\n",
                        node->rank_base() + rank->local_rank(), rank->local_rank(), Printable(node->hostname()),
-                       rank->pid(), made.by_optimizer ? "its optimizer's step" : "step", StepOf(*rank, made.by_optimizer), PlaceText(*rank, made));
+                       rank->pid(), made.by_optimizer ? "its optimizer's step" : "step",
+                       StepOf(*rank, made.by_optimizer), PlaceText(*rank, made));
   }
   if (behind.size() > kRanksBehindTold) {
     out += fmt::format("and {} more ranks: `phalanx status --ranks` has them\n", behind.size() - kRanksBehindTold);

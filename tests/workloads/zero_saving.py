@@ -204,11 +204,13 @@ def play():
 
 def main():
     global options, act
+    played = acts(sys.argv[1:])
     # A faster all-reduce, which would be compiled for a minute.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for act, options in enumerate(acts(sys.argv[1:])):
+    for number, of_act in enumerate(played):
+        act, options = number, of_act
         play()
         dist.barrier()  # what comes next reads what all have written
     sys.stdout.flush()

@@ -54,8 +54,8 @@ func run() error {
 	flag.DurationVar(&settings.Policy.BlockedFor, "start-blocked-for", settings.Policy.BlockedFor,
 		"how long a job waits for pods that cannot start, as with a wrong image, while none of them runs")
 	flag.Func("notice-taints",
-		"keys of taints, separated by commas, by which somebody says that a node is about to go; empty: none is heeded (default "+
-			strings.Join(settings.NoticeTaints, ",")+")",
+		"keys of taints, separated by commas, by which somebody says that a node is about to go; empty: none is heeded "+
+			"(default "+strings.Join(settings.NoticeTaints, ",")+")",
 		func(keys string) error {
 			settings.NoticeTaints = strings.FieldsFunc(keys, func(r rune) bool { return r == ',' })
 			return nil

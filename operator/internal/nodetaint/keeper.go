@@ -113,7 +113,7 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	now := k.now()
-	change, blame, at := Decide(node.Spec.Taints, node.Annotations[Key], blames, now)
+	change, blame, at := Decide(node.Annotations[Key], blames, now)
 	if change == Taint && node.Annotations[Key] == "" {
 		room, err := k.roomAt(ctx, now)
 		if err != nil {

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 var noon = time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
@@ -24,32 +22,33 @@ func markOf(t *testing.T, blame Blame) string {
 }
 
 func TestDecide(t *testing.T) {
-	ours := []corev1.Taint{{Key: "others"}, {Key: Key, Value: value, Effect: corev1.TaintEffectNoSchedule}}
 	one, long, over := blameOf("ns/a", 1), blameOf("ns/b", 24), blameOf("ns/a", -1)
 	cases := map[string]struct {
-		taints []corev1.Taint
 		mark   string
 		blames []Blame
 		want   Change
 		by     Blame
 		at     time.Time
 	}{
-		"nobody says anything":                   {want: Keep},
-		"a job blames it":                        {blames: []Blame{one}, want: Taint, by: one, at: one.Until},
-		"the longest blame counts":               {blames: []Blame{one, long, over}, want: Taint, by: long, at: long.Until},
-		"one that is over is none":               {blames: []Blame{over}, want: Keep},
-		"it is known":                            {taints: ours, mark: markOf(t, one), blames: []Blame{one}, by: one, at: one.Until},
-		"the job is gone, its word holds":        {taints: ours, mark: markOf(t, one), by: one, at: one.Until},
-		"another job blames it for longer":       {taints: ours, mark: markOf(t, one), blames: []Blame{long}, want: Taint, by: long, at: long.Until},
-		"somebody has taken the taint off":       {mark: markOf(t, one), blames: []Blame{one}, by: one, at: one.Until},
-		"its time is over":                       {taints: ours, mark: markOf(t, over), want: Clear, by: over},
-		"a mark that cannot be read":             {taints: ours, mark: "{", want: Clear},
-		"a taint without a mark is not ours":     {taints: ours, want: Keep},
-		"its time is over and it is blamed anew": {taints: ours, mark: markOf(t, over), blames: []Blame{one}, want: Taint, by: one, at: one.Until},
+		"nobody says anything":            {want: Keep},
+		"a job blames it":                 {blames: []Blame{one}, want: Taint, by: one, at: one.Until},
+		"the longest blame counts":        {blames: []Blame{one, long, over}, want: Taint, by: long, at: long.Until},
+		"one that is over is none":        {blames: []Blame{over}, want: Keep},
+		"it is known":                     {mark: markOf(t, one), blames: []Blame{one}, by: one, at: one.Until},
+		"the job is gone, its word holds": {mark: markOf(t, one), by: one, at: one.Until},
+		"another job blames it for longer": {
+			mark: markOf(t, one), blames: []Blame{long}, want: Taint, by: long, at: long.Until,
+		},
+		"somebody has taken the taint off": {mark: markOf(t, one), blames: []Blame{one}, by: one, at: one.Until},
+		"its time is over":                 {mark: markOf(t, over), want: Clear, by: over},
+		"a mark that cannot be read":       {mark: "{", want: Clear},
+		"its time is over and it is blamed anew": {
+			mark: markOf(t, over), blames: []Blame{one}, want: Taint, by: one, at: one.Until,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, by, at := Decide(tc.taints, tc.mark, tc.blames, noon)
+			got, by, at := Decide(tc.mark, tc.blames, noon)
 			if got != tc.want || by.Job != tc.by.Job || !by.Until.Equal(tc.by.Until) || !at.Equal(tc.at) {
 				t.Errorf("%v by %v at %v, want %v by %v at %v", got, by, at, tc.want, tc.by, tc.at)
 			}

@@ -131,8 +131,8 @@ func TestPodGroupsOfSchedulers(t *testing.T) {
 	}
 }
 
-// A job that is deleted and applied again finds the PodGroup of before, which the garbage collector has not taken yet. It
-// gets its own as soon as that is gone, though nothing else happens to it.
+// A job that is deleted and applied again finds the PodGroup of before, which the garbage collector has not taken yet.
+// It gets its own as soon as that is gone, though nothing else happens to it.
 func TestAPredecessorsPodGroupIsWaitedFor(t *testing.T) {
 	install(t).operate()
 	define(t, definitions(t)["scheduling.volcano.sh"])

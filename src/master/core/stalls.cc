@@ -69,7 +69,8 @@ std::string WhoIsBehind(const JobState& job) {
     const char* const who = most(node) > least(node) ? "some ranks" : "the ranks";
     behind.push_back(fmt::format("{} of node {} at {} {}", who, slot.node, by_optimizer ? "its" : "step", least(node)));
   }
-  const std::string at = by_optimizer ? fmt::format("step {} of the optimizer", largest) : fmt::format("step {}", largest);
+  const std::string at =
+      by_optimizer ? fmt::format("step {} of the optimizer", largest) : fmt::format("step {}", largest);
   if (behind.empty()) return fmt::format("all ranks are at {}", at);
   return fmt::format("the others are at {}, {}", at, ListText(behind, "nodes behind as well"));
 }

@@ -107,9 +107,9 @@ TEST_F(Stalls, RanksThatTellAreComparedWithOthersByTheirOptimizers) {
 }
 
 TEST_F(Stalls, WhoIsBehindByItsOptimizerIsNamed) {
-  EXPECT_THAT(HangWhereOneRankTells(19), ElementsAre(HasSubstr(
-                                             "the others are at step 21 of the optimizer, some ranks of node b at its "
-                                             "19")));
+  EXPECT_THAT(HangWhereOneRankTells(19),
+              ElementsAre(HasSubstr("the others are at step 21 of the optimizer, some ranks of node b at its "
+                                    "19")));
 }
 
 TEST_F(Stalls, OfALifeThatHasJustBegunNothingIsUsual) {
