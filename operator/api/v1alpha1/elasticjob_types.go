@@ -58,6 +58,9 @@ type ElasticJob struct {
 
 	Spec   ElasticJobSpec   `json:"spec,omitempty"`
 	Status ElasticJobStatus `json:"status,omitempty"`
+
+	// Malformed says why the job could not be read; Spec is empty then. Empty: it could.
+	Malformed string `json:"-"`
 }
 
 // ElasticJobList is a list of ElasticJobs.

@@ -58,9 +58,16 @@ func texts(field string, loose map[string]any) (map[string]string, error) {
 		case bool, json.Number:
 			strict[key] = fmt.Sprint(value)
 		default:
-			return nil, fmt.Errorf("template.metadata.%s[%s]: expected a text, a number or a boolean, not %T",
-				field, key, value)
+			return nil, fmt.Errorf("template.metadata.%s[%s]: expected a text, a number or a boolean, not %s",
+				field, key, kindOf(value))
 		}
 	}
 	return strict, nil
+}
+
+func kindOf(value any) string {
+	if _, list := value.([]any); list {
+		return "a list"
+	}
+	return "an object"
 }

@@ -33,6 +33,9 @@ type ScalePlan struct {
 
 	Spec   ScalePlanSpec   `json:"spec,omitempty"`
 	Status ScalePlanStatus `json:"status,omitempty"`
+
+	// Malformed says why the plan could not be read; Spec is empty then. Empty: it could.
+	Malformed string `json:"-"`
 }
 
 // ScalePlanList is a list of ScalePlans.

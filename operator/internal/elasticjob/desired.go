@@ -15,6 +15,9 @@ const defaultRestartCount = 3
 // Desired is what the spec asks for. The error is a sentence for the user: the field, its value, what would be right.
 // The CRD's own rules have refused most mistakes before; a CRD that is older than the operator has not.
 func Desired(job *v1alpha1.ElasticJob, policy engine.Policy) (engine.Desired, error) {
+	if job.Malformed != "" {
+		return engine.Desired{}, fmt.Errorf("the job cannot be read: %s", job.Malformed)
+	}
 	if s := job.Spec.DistributionStrategy; s != "" && s != v1alpha1.StrategyAllreduce {
 		return engine.Desired{}, fmt.Errorf("spec.distributionStrategy: %q is not supported yet; expected %s", s,
 			v1alpha1.StrategyAllreduce)

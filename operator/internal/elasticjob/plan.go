@@ -1,6 +1,7 @@
 package elasticjob
 
 import (
+	"cmp"
 	"fmt"
 
 	"phalanx/operator/api/v1alpha1"
@@ -27,6 +28,9 @@ func NextStep(plan *v1alpha1.ScalePlan, job *v1alpha1.ElasticJob) PlanStep {
 	case job == nil || job.DeletionTimestamp != nil:
 		return planAt(plan, v1alpha1.PlanPending,
 			fmt.Sprintf("there is no ElasticJob %s in this namespace", plan.Spec.OwnerJob))
+	case job.Malformed != "": // until somebody mends it
+		return planAt(plan, cmp.Or(plan.Status.Phase, v1alpha1.PlanPending),
+			fmt.Sprintf("%s cannot be read: %s", job.Name, job.Malformed))
 	case job.Status.CompletionTime != nil:
 		return planAt(plan, v1alpha1.PlanFailed, fmt.Sprintf("%s has ended", job.Name))
 	case plan.Status.Phase != v1alpha1.PlanScaling:
@@ -57,6 +61,8 @@ func planAt(plan *v1alpha1.ScalePlan, phase, message string) PlanStep {
 func planSize(plan *v1alpha1.ScalePlan) (int32, error) {
 	spec := &plan.Spec
 	switch {
+	case plan.Malformed != "":
+		return 0, fmt.Errorf("the plan cannot be read: %s", plan.Malformed)
 	case spec.OwnerJob == "":
 		return 0, fmt.Errorf("spec.ownerJob: empty; expected the name of an ElasticJob")
 	case len(spec.CreatePods) > 0:
