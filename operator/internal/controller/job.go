@@ -55,7 +55,7 @@ func (r *JobReconciler) Reconcile(ctx context.Context, request reconcile.Request
 	if job.DeletionTimestamp != nil {
 		return reconcile.Result{}, nil // what it owns goes with it
 	}
-	r.ledger.open(request.NamespacedName, job.UID)
+	r.masters.Close(r.ledger.open(request.NamespacedName, job.UID))
 	if fresh, err := r.ledger.freshen(&job); err != nil || !fresh {
 		return reconcile.Result{}, err
 	}
@@ -64,7 +64,9 @@ func (r *JobReconciler) Reconcile(ctx context.Context, request reconcile.Request
 		_, err := r.writeStatus(ctx, &job, elasticjob.Refused(&job, err, r.now()))
 		return reconcile.Result{}, err
 	}
-	if err := r.ensureToken(ctx, &job); err != nil {
+	if elasticjob.Memory(&job.Status).Outcome != nil {
+		r.masters.Close(job.UID) // nobody is there any more
+	} else if err := r.ensureToken(ctx, &job); err != nil {
 		return reconcile.Result{}, err
 	}
 	return r.reconcile(ctx, &job, desired)

@@ -48,14 +48,17 @@ func newLedger() *ledger {
 	return &ledger{jobs: map[types.UID]*account{}, named: map[types.NamespacedName]types.UID{}}
 }
 
-// open is for a job that is there; one of the same name before it is forgotten.
-func (l *ledger) open(name types.NamespacedName, job types.UID) {
+// open is for a job that is there; one of the same name before it is forgotten, and returned. Empty: there was none.
+func (l *ledger) open(name types.NamespacedName, job types.UID) types.UID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if before := l.named[name]; before != job {
-		delete(l.jobs, before)
-		l.named[name] = job
+	before := l.named[name]
+	if before == job {
+		return ""
 	}
+	delete(l.jobs, before)
+	l.named[name] = job
+	return before
 }
 
 // close forgets a job that is gone, and returns which it was.

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/elasticjob"
@@ -104,6 +105,65 @@ func TestAJobsToken(t *testing.T) {
 		if master.Token != token || master.Address != "elasticjob-job-dlrover-master.ns.svc:50001" {
 			t.Errorf("the second process dials %+v", master)
 		}
+	}
+}
+
+// A job that has ended has no master: nobody dials it, also not an operator that begins later.
+func TestAJobThatHasEndedIsNotDialled(t *testing.T) {
+	c := newCluster(t, 1)
+	c.mustReconcile()
+	if len(c.masters.opened) != 1 {
+		t.Fatalf("dialled: %v", c.masters.opened)
+	}
+	pod := c.pods()[masterName]
+	pod.Status.Phase = corev1.PodSucceeded
+	if err := c.server.Status().Update(t.Context(), &pod); err != nil {
+		t.Fatal(err)
+	}
+	c.sync()
+	for range 3 { // the second look is that of the events of deleted pods
+		c.mustReconcile()
+		c.sync()
+		if len(c.masters.opened) != 0 {
+			t.Fatalf("dialled: %v", c.masters.opened)
+		}
+		c.newProcess()
+	}
+}
+
+// A job that is deleted and applied anew between two looks has a master of its own.
+func TestTheMasterOfAJobOfBeforeIsNotDialled(t *testing.T) {
+	c := newCluster(t, 1)
+	c.mustReconcile()
+	old := c.jobUID()
+	c.makeAnew()
+	c.mustReconcile()
+	if _, dialled := c.masters.opened[old]; dialled || len(c.masters.opened) != 1 {
+		t.Errorf("dialled: %v", c.masters.opened)
+	}
+}
+
+// makeAnew deletes the job with all that is its own, and applies it again.
+func (c *cluster) makeAnew() {
+	c.t.Helper()
+	job := &v1alpha1.ElasticJob{}
+	if err := c.server.Get(c.t.Context(), types.NamespacedName{Namespace: "ns", Name: "job"}, job); err != nil {
+		c.t.Fatal(err)
+	}
+	own := []client.Object{job, elasticjob.Service(job), elasticjob.Token(job, "")}
+	for _, pod := range c.pods() {
+		own = append(own, &pod)
+	}
+	for _, object := range own {
+		if err := c.server.Delete(c.t.Context(), object); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.sync()
+	anew := &v1alpha1.ElasticJob{}
+	anew.Name, anew.Namespace, anew.Generation, anew.Spec = job.Name, job.Namespace, 1, job.Spec
+	if err := c.server.Create(c.t.Context(), anew); err != nil {
+		c.t.Fatal(err)
 	}
 }
 
