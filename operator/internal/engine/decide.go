@@ -159,7 +159,8 @@ func force(pods []Pod, policy Policy, now time.Time) ([]Action, time.Time) {
 	for i := range pods {
 		pod := &pods[i]
 		due := pod.GoesAt.Add(policy.ForceDeleteAfter)
-		silent := pod.Leaving && pod.Node == NodeNotReady && policy.ForceDeleteAfter > 0
+		// Of a deletion that was only just asked for nobody knows its grace yet.
+		silent := pod.Leaving && pod.Node == NodeNotReady && policy.ForceDeleteAfter > 0 && !pod.GoesAt.IsZero()
 		switch {
 		case pod.Node == NodeGone && (pod.Leaving || !pod.ended()):
 			actions = append(actions, Delete{Pod: *pod, Reason: "its node is no more", Force: true})

@@ -361,6 +361,17 @@ func TestASilentNodesPodIsRemovedInTime(t *testing.T) {
 	}
 }
 
+// A pod whose deletion was asked for a moment ago has all its grace still before it.
+func TestAPodThatHasJustBeenDeletedIsNotForced(t *testing.T) {
+	policy := DefaultPolicy()
+	policy.ForceDeleteAfter = time.Minute
+	pods := []Pod{podOf(0, master, leaving, onNode(NodeNotReady))}
+	desired := Desired{Suspended: true, Roles: wanted(1).Roles}
+	if got := lines(Decide(Observed{Pods: pods, Memory: started(1)}, desired, policy, noon)); got != nil {
+		t.Errorf("actions %q", got)
+	}
+}
+
 func TestTheFirstCauseIsBlamed(t *testing.T) {
 	spent := before(countsOf(Application, 3))
 	pods := []Pod{

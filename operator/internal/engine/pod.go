@@ -25,7 +25,7 @@ type Pod struct {
 	State   State
 	Ready   bool
 	Leaving bool      // somebody has asked for its deletion
-	GoesAt  time.Time // when it is killed, where it is leaving
+	GoesAt  time.Time // when it is killed, where it is leaving; zero: nobody knows that yet
 	Host    string    // empty until it is scheduled
 	Node    Node      // how that host is
 	Notice  string    // why that host is about to go, where somebody has said so
