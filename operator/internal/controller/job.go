@@ -75,7 +75,8 @@ func (r *JobReconciler) Reconcile(ctx context.Context, request reconcile.Request
 func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 	desired engine.Desired) (reconcile.Result, error) {
 	now := r.now()
-	before, err := r.observe(ctx, job, now)
+	asked := map[string]host{}
+	before, err := r.observe(ctx, job, now, asked)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -94,7 +95,7 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 		}
 	}
 	failure := r.carryOut(ctx, job, plan)
-	after, err := r.observe(ctx, job, r.now())
+	after, err := r.observe(ctx, job, r.now(), asked)
 	if err != nil {
 		return reconcile.Result{}, errors.Join(failure, err)
 	}

@@ -43,7 +43,8 @@ type cluster struct {
 	refusing   bool // no pod is taken
 	mu         sync.Mutex
 	refused    int
-	hidesNodes bool // the cache does
+	hidesNodes bool         // the cache does
+	shownNode  *corev1.Node // as the cache has it, whatever has become of it
 	onDelete   func()
 	masters    fakeMasters
 }
@@ -63,8 +64,13 @@ func (c cachedPods) List(ctx context.Context, list client.ObjectList, options ..
 }
 
 func (c cachedPods) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-	if _, ok := o.(*corev1.Node); ok && c.cluster.hidesNodes {
+	node, ok := o.(*corev1.Node)
+	if ok && c.cluster.hidesNodes {
 		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+	}
+	if ok && c.cluster.shownNode != nil {
+		c.cluster.shownNode.DeepCopyInto(node)
+		return nil
 	}
 	return c.Client.Get(ctx, key, o, options...)
 }
@@ -164,9 +170,7 @@ func (c *cluster) newProcess() {
 	c.reconciler = &JobReconciler{
 		client: cachedPods{c.server, c}, server: c.server, events: events.NewFakeRecorder(100), ledger: newLedger(),
 		masters: &c.masters, first: &firstLook{server: c.server},
-		nodes: &nodes{
-			cache: cachedPods{c.server, c}, server: c.server, notices: elasticjob.NoticeTaints(), gone: map[string]bool{},
-		},
+		nodes:  &nodes{cache: cachedPods{c.server, c}, server: c.server, notices: elasticjob.NoticeTaints()},
 		policy: engine.DefaultPolicy(), options: elasticjob.Options{}, now: time.Now,
 	}
 }
@@ -432,6 +436,41 @@ func TestANodeIsNoMoreWhenTheServerSaysSo(t *testing.T) {
 	c.want(masterName, "job-edljob-worker-1")
 	if got := c.pods()["job-edljob-worker-1"].Annotations[elasticjob.AnnotationEnds]; got != "Disruption=1" {
 		t.Errorf("ends: %q", got)
+	}
+}
+
+// Pods and nodes are heard of one by one: a pod that has just been bound to a node in service again is in the cache
+// before the node is.
+func TestANodeIsInServiceAgainWhenTheServerSaysSo(t *testing.T) {
+	for name, change := range map[string]func(*cluster, *corev1.Node){
+		"the taint out-of-service is gone": func(c *cluster, node *corev1.Node) {
+			c.shownNode = node.DeepCopy()
+			c.shownNode.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
+		},
+		"a node of this name is back": func(c *cluster, node *corev1.Node) {
+			c.hidesNodes = true
+			if err := c.server.Delete(t.Context(), node); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.reconciler.nodes.look(t.Context(), node.Name); err != nil {
+				t.Fatal(err)
+			}
+			c.addNode(node.Name)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 1)
+			c.mustReconcile()
+			pod := c.pods()["job-edljob-worker-0"]
+			pod.Spec.NodeName, pod.Status.Phase = "node", corev1.PodRunning
+			if err := c.server.Update(t.Context(), &pod); err != nil {
+				t.Fatal(err)
+			}
+			c.sync()
+			change(c, c.addNode("node"))
+			c.mustReconcile()
+			c.want(masterName, "job-edljob-worker-0")
+		})
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,19 +34,16 @@ func nodeOf(object client.Object) []string {
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
 
 // nodes says how the nodes of pods are. That one is no more it takes from the API server alone: the cache may show a
-// pod before it shows a new node. Safe for use by several goroutines.
+// pod before it shows a new node, or that a node is in service again. Safe for use by several goroutines.
 type nodes struct {
 	cache   client.Reader
 	server  client.Reader
 	notices []string // taints by which somebody says that a node is about to go
-
-	mu   sync.Mutex
-	gone map[string]bool // as the API server has said, and the cache has not shown since
 }
 
-// tell notes in pods how their nodes are. Of a pod that has ended nobody asks.
-func (n *nodes) tell(ctx context.Context, pods []engine.Pod) error {
-	asked := map[string]host{}
+// tell notes in pods how their nodes are. Of a pod that has ended nobody asks. What was asked before is not asked again,
+// and what is found is added to it.
+func (n *nodes) tell(ctx context.Context, pods []engine.Pod, asked map[string]host) error {
 	for i := range pods {
 		name := pods[i].Host
 		ended := pods[i].State == engine.Succeeded || pods[i].State == engine.Failed
@@ -79,23 +75,21 @@ func (n *nodes) see(node *corev1.Node) host {
 
 func (n *nodes) look(ctx context.Context, name string) (host, error) {
 	var node corev1.Node
-	err := n.cache.Get(ctx, types.NamespacedName{Name: name}, &node)
+	key := types.NamespacedName{Name: name}
+	err := n.cache.Get(ctx, key, &node)
 	if err == nil {
-		n.note(name, false)
-		return n.see(&node), nil
-	}
-	if !apierrors.IsNotFound(err) {
+		if found := n.see(&node); found.state != engine.NodeGone {
+			return found, nil
+		}
+	} else if !apierrors.IsNotFound(err) {
 		return host{}, err
 	}
-	if n.isGone(name) {
-		return host{state: engine.NodeGone}, nil
-	}
-	err = n.server.Get(ctx, types.NamespacedName{Name: name}, &node)
+	node = corev1.Node{}
+	err = n.server.Get(ctx, key, &node)
 	switch {
 	case err == nil:
 		return n.see(&node), nil
 	case apierrors.IsNotFound(err):
-		n.note(name, true)
 		return host{state: engine.NodeGone}, nil
 	}
 	return host{}, err
@@ -121,22 +115,6 @@ func (n *nodes) noticed(object client.Object) []string {
 		return []string{"yes"}
 	}
 	return nil
-}
-
-func (n *nodes) isGone(name string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.gone[name]
-}
-
-func (n *nodes) note(name string, gone bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if gone {
-		n.gone[name] = true
-	} else {
-		delete(n.gone, name)
-	}
 }
 
 // news lets through what changes how a node is: of its heartbeats the jobs need not hear.

@@ -32,7 +32,9 @@ type picture struct {
 	expires time.Time // when to look again, if nothing happens; zero: never
 }
 
-func (r *JobReconciler) observe(ctx context.Context, job *v1alpha1.ElasticJob, now time.Time) (picture, error) {
+// observe asks of no node that was asked of before.
+func (r *JobReconciler) observe(ctx context.Context, job *v1alpha1.ElasticJob, now time.Time,
+	asked map[string]host) (picture, error) {
 	ahead, sure := r.ledger.unseen(job.UID, now)
 	if !sure {
 		if err := r.makeSure(ctx, job, now); err != nil {
@@ -51,7 +53,7 @@ func (r *JobReconciler) observe(ctx context.Context, job *v1alpha1.ElasticJob, n
 			observed[i].Leaving, observed[i].Ready = true, false
 		}
 	}
-	if err := r.nodes.tell(ctx, observed); err != nil {
+	if err := r.nodes.tell(ctx, observed, asked); err != nil {
 		return picture{}, err
 	}
 	going, err := r.nodes.going(ctx)

@@ -59,7 +59,7 @@ func Setup(ctx context.Context, manager ctrl.Manager, settings Settings) error {
 func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) error {
 	heard := &heard{}
 	cached, server := manager.GetClient(), manager.GetAPIReader()
-	nodes := &nodes{cache: cached, server: server, notices: settings.NoticeTaints, gone: map[string]bool{}}
+	nodes := &nodes{cache: cached, server: server, notices: settings.NoticeTaints}
 	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Node{}, noticeIndex, nodes.noticed); err != nil {
 		return fmt.Errorf("indexing nodes by notice: %w", err)
 	}
