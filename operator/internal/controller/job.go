@@ -116,7 +116,7 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 type plan struct {
 	finish  *engine.Finish
 	drains  []engine.Drain
-	blames  bool // a node, by what the master says: that is kept before the pod that shows it goes
+	blames  bool // a node: that is kept before the pod that shows it goes
 	deletes []engine.Delete
 	creates []engine.Create
 	wake    time.Time
@@ -130,7 +130,8 @@ func sort(actions []engine.Action) plan {
 			sorted.finish = &action
 		case engine.Delete:
 			sorted.deletes = append(sorted.deletes, action)
-			sorted.blames = sorted.blames || action.Pod.Unfit != ""
+			class, _ := engine.Classify(&action.Pod)
+			sorted.blames = sorted.blames || class == engine.Hardware
 		case engine.Drain:
 			sorted.drains = append(sorted.drains, action)
 		case engine.Create:

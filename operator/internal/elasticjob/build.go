@@ -45,6 +45,9 @@ func Pod(job *v1alpha1.ElasticJob, create engine.Create, options Options) *corev
 	if create.Before.Total() > 0 {
 		pod.Annotations[AnnotationEnds] = create.Before.String()
 	}
+	if create.Unbegun > 0 {
+		pod.Annotations[annotationUnbegun] = text(create.Unbegun)
+	}
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	avoid(&pod.Spec, create.Avoid)
 	leaveLostNodes(&pod.Spec, options.NodeLostAfter)

@@ -155,6 +155,8 @@ func TestEndsByClass(t *testing.T) {
 			corev1.PodStatus{Reason: "Terminated", Conditions: condition("TerminationByKubelet")}, engine.Disruption,
 		},
 		"refused by the kubelet": {corev1.PodStatus{Reason: "UnexpectedAdmissionError"}, engine.Disruption},
+		"no CPU left":            {corev1.PodStatus{Reason: "OutOfcpu"}, engine.Disruption},
+		"no GPU left":            {corev1.PodStatus{Reason: "OutOfnvidia.com/gpu"}, engine.Disruption},
 		"nobody knows":           {corev1.PodStatus{}, engine.Killed},
 	}
 	for name, tc := range cases {
@@ -165,6 +167,24 @@ func TestEndsByClass(t *testing.T) {
 				t.Errorf("got %v (%s), want %v", class, why, tc.want)
 			}
 		})
+	}
+}
+
+// How many pods in a row had not begun is written on the next one: an operator that begins goes on from there.
+func TestHowManyHadNotBegun(t *testing.T) {
+	pod := Pod(jobOf(), engine.Create{Role: v1alpha1.ReplicaTypeWorker, Unbegun: 4}, options)
+	pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu"}
+	trimmed, err := Trim(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen := Observe([]*corev1.Pod{trimmed.(*corev1.Pod)})[0]; seen.Unbegun != 4 || seen.Began {
+		t.Errorf("%d, begun: %v", seen.Unbegun, seen.Began)
+	}
+	pod.Status.ContainerStatuses = terminated(1, "Error")
+	pod.Annotations[annotationUnbegun] = "-7"
+	if seen := Observe([]*corev1.Pod{pod})[0]; seen.Unbegun != 0 || !seen.Began {
+		t.Errorf("%d, begun: %v", seen.Unbegun, seen.Began)
 	}
 }
 

@@ -27,6 +27,10 @@ const (
 // costs is written by the same request that carries it out.
 const AnnotationEnds = "phalanx.elasticjob/ends"
 
+// annotationUnbegun is how many pods of the rank just before this one have failed and had not begun, as where a kubelet
+// refuses them: the next one waits the longer.
+const annotationUnbegun = "phalanx.elasticjob/unbegun"
+
 // MasterPort is where the job's master listens.
 const MasterPort = 50001
 

@@ -2,6 +2,7 @@ package elasticjob
 
 import (
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -35,7 +36,8 @@ func observe(pod *corev1.Pod) (engine.Pod, bool) {
 	seen := engine.Pod{
 		Name: pod.Name, UID: string(pod.UID), Role: role, ID: int32(id), Rank: int32(rank),
 		State: state(pod.Status.Phase), Leaving: pod.DeletionTimestamp != nil, Host: pod.Spec.NodeName,
-		Before:  engine.ParseCounts(pod.Annotations[AnnotationEnds]),
+		Began:  began(pod),
+		Before: engine.ParseCounts(pod.Annotations[AnnotationEnds]), Unbegun: unbegun(pod),
 		Address: pod.Status.PodIP, HostAddresses: hostAddresses(pod),
 	}
 	if pod.DeletionTimestamp != nil {
@@ -99,10 +101,34 @@ func disruption(pod *corev1.Pod) string {
 		}
 	}
 	switch reason := pod.Status.Reason; reason {
-	case "Evicted", "NodeLost", "NodeShutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity", "Preempting":
+	case "Evicted", "NodeLost", "NodeShutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity", "Preempting",
+		"TopologyAffinityError":
 		return reason
+	default:
+		if strings.HasPrefix(reason, outOf) {
+			return reason
+		}
 	}
 	return ""
+}
+
+// outOf begins the reason of a kubelet that refuses a pod for want of something, as OutOfcpu or OutOfnvidia.com/gpu: the
+// scheduler did not know of what else is there.
+const outOf = "OutOf"
+
+// began says that the program of a pod has run.
+func began(pod *corev1.Pod) bool {
+	main := mainStatus(pod)
+	return main != nil && (main.State.Running != nil || main.State.Terminated != nil)
+}
+
+// unbegun is 0 where the annotation is not there, or is no number: users can write it.
+func unbegun(pod *corev1.Pod) int32 {
+	count, err := strconv.ParseInt(pod.Annotations[annotationUnbegun], 10, 32)
+	if err != nil {
+		return 0
+	}
+	return int32(max(count, 0))
 }
 
 func blockedBy(pod *corev1.Pod) engine.Blocked {

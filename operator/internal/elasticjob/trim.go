@@ -27,7 +27,7 @@ func Trim(object any) (any, error) {
 func trimPod(pod *corev1.Pod) {
 	pod.ManagedFields = nil
 	var annotations map[string]string
-	for _, name := range []string{AnnotationEnds, topology.AnnotationPath} {
+	for _, name := range []string{AnnotationEnds, annotationUnbegun, topology.AnnotationPath} {
 		if value, there := pod.Annotations[name]; there {
 			if annotations == nil {
 				annotations = map[string]string{}

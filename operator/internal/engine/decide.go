@@ -51,6 +51,10 @@ type Policy struct {
 	ForceDeleteAfter time.Duration
 	HardwareEnds     int32         // a rank's ends by Hardware, all on different nodes, that a job survives
 	DrainFor         time.Duration // how long the job's master may take to do without a pod that is to go
+	// RetryMin is how long a rank waits for its next pod when one has failed that had not begun; for each further one
+	// twice as long, up to RetryMax. A node that refuses pods would else be sent new ones without end.
+	RetryMin, RetryMax time.Duration
+	KeptFailed         int // pods of a rank that have failed and stay for their logs, the newest ones
 }
 
 // DefaultPolicy is that of the operator where nothing else is said.
@@ -62,6 +66,9 @@ func DefaultPolicy() Policy {
 		ExcludedMax:  64,
 		HardwareEnds: 16,
 		DrainFor:     time.Minute,
+		RetryMin:     time.Second,
+		RetryMax:     5 * time.Minute,
+		KeptFailed:   3,
 	}
 }
 
@@ -77,12 +84,14 @@ type Drain struct {
 
 // Create asks for a pod.
 type Create struct {
-	Role   string
-	ID     int32
-	Rank   int32
-	Before Counts   // to be written on the pod: the ends of its rank before it
-	Avoid  []string // hosts that were blamed, or are about to go
-	Reason string   // empty for a rank's first pod
+	Role string
+	ID   int32
+	Rank int32
+	// To be written on the pod: the ends of its rank before it, and how many pods in a row had not begun.
+	Before  Counts
+	Unbegun int32
+	Avoid   []string // hosts that were blamed, or are about to go
+	Reason  string   // empty for a rank's first pod
 }
 
 // Delete asks for the deletion of a pod, with its own grace period.
@@ -127,9 +136,10 @@ func Decide(observed Observed, desired Desired, policy Policy, now time.Time) []
 			actions = append(actions, drain)
 		}
 		actions = append(actions, views[i].surplus...)
+		actions = append(actions, views[i].old...)
 	}
 	for i := range views {
-		actions = append(actions, creations(&views[i], memory, observed.Going)...)
+		actions = append(actions, creations(&views[i], memory, observed.Going, now)...)
 	}
 	return wake(actions, earlier(wakeAt(views, policy, now), forceAt))
 }
@@ -184,8 +194,8 @@ func deleteLive(pods []Pod, reason string) []Action {
 	return actions
 }
 
-// creations gives out ids in the order of ranks.
-func creations(view *view, memory Memory, going []string) []Action {
+// creations gives out ids in the order of ranks, to those whose time has come.
+func creations(view *view, memory Memory, going []string, now time.Time) []Action {
 	var actions []Action
 	avoid := slices.Clone(going)
 	for _, exclusion := range memory.Excluded {
@@ -195,8 +205,12 @@ func creations(view *view, memory Memory, going []string) []Action {
 	}
 	id := memory.Roles[view.role.Name].NextID
 	for _, vacancy := range view.vacancies {
+		if vacancy.due.After(now) {
+			continue
+		}
 		actions = append(actions, Create{
-			Role: view.role.Name, ID: id, Rank: vacancy.rank, Before: vacancy.ends, Avoid: avoid, Reason: vacancy.reason,
+			Role: view.role.Name, ID: id, Rank: vacancy.rank, Before: vacancy.ends, Unbegun: vacancy.unbegun, Avoid: avoid,
+			Reason: vacancy.reason,
 		})
 		id++
 	}
@@ -255,8 +269,11 @@ func wakeAt(views []view, policy Policy, now time.Time) time.Time {
 	for i := range views {
 		view := &views[i]
 		for _, drain := range view.drains {
-			if at.IsZero() || drain.Until.Before(at) {
-				at = drain.Until
+			at = earlier(at, drain.Until)
+		}
+		for _, vacancy := range view.vacancies {
+			if vacancy.due.After(now) {
+				at = earlier(at, vacancy.due)
 			}
 		}
 		if view.blocked == nil || view.running > 0 {

@@ -14,7 +14,7 @@ var noon = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 
 // podOf is a running worker; changes make it something else.
 func podOf(rank int32, changes ...func(*Pod)) Pod {
-	pod := Pod{Role: "worker", ID: rank, Rank: rank, State: Running, Ready: true, Host: fmt.Sprintf("node-%d", rank)}
+	pod := Pod{Role: "worker", ID: rank, Rank: rank, State: Running, Began: true, Ready: true, Host: fmt.Sprintf("node-%d", rank)}
 	for _, change := range changes {
 		change(&pod)
 	}
@@ -40,7 +40,7 @@ func onNode(node Node) func(*Pod) { return func(p *Pod) { p.Node = node } }
 
 func exited(code int32) func(*Pod) {
 	return func(p *Pod) {
-		p.State, p.Ready = Failed, false
+		p.State, p.Began, p.Ready = Failed, true, false
 		p.End.Exited, p.End.ExitCode, p.End.At = true, code, noon
 	}
 }
@@ -75,6 +75,9 @@ func lines(actions []Action) []string {
 			line := fmt.Sprintf("create %s-%d rank %d", a.Role, a.ID, a.Rank)
 			if counts := a.Before.String(); counts != "" {
 				line += " " + counts
+			}
+			if a.Unbegun > 0 {
+				line += fmt.Sprintf(" unbegun %d", a.Unbegun)
 			}
 			if len(a.Avoid) > 0 {
 				line += " avoid " + strings.Join(a.Avoid, ",")
@@ -358,6 +361,56 @@ func TestASilentNodesPodIsRemovedInTime(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%v later (-want +got):\n%s", later, diff)
 		}
+	}
+}
+
+// refusedAt is a pod that the kubelet has refused.
+func refusedAt(at time.Time, unbegun int32) func(*Pod) {
+	return func(p *Pod) {
+		p.State, p.Began, p.Ready, p.Unbegun = Failed, false, false, unbegun
+		p.End.Disruption, p.End.At = "UnexpectedAdmissionError", at
+	}
+}
+
+// A node that refuses pods gets them ever more slowly. A rank whose pod had begun waits for nothing.
+func TestAPodThatHadNotBegunIsReplacedLater(t *testing.T) {
+	cases := map[string]struct {
+		pod  Pod
+		want []string
+	}{
+		"the first": {podOf(0, refusedAt(noon, 0)), []string{"wake in 1s"}},
+		"then it comes": {
+			podOf(0, refusedAt(noon.Add(-time.Second), 0)), []string{"create worker-1 rank 0 Disruption=1 unbegun 1"},
+		},
+		"the fourth":                     {podOf(0, refusedAt(noon, 3)), []string{"wake in 8s"}},
+		"never longer than five minutes": {podOf(0, refusedAt(noon, 2_000_000_000)), []string{"wake in 5m0s"}},
+		"one that had begun": {podOf(0, refusedAt(noon, 3), func(p *Pod) { p.Began = true }), []string{
+			"create worker-1 rank 0 Disruption=1",
+		}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			observed := Observed{Pods: []Pod{podOf(0, master), tc.pod}, Memory: started(1)}
+			if diff := cmp.Diff(tc.want, lines(Decide(observed, wanted(1), DefaultPolicy(), noon))); diff != "" {
+				t.Errorf("actions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Of the pods that have failed some stay, for their logs, and not all for ever.
+func TestOldFailedPodsGo(t *testing.T) {
+	pods := []Pod{podOf(0, master), podOf(0, id(9))}
+	for number := range int32(5) {
+		pods = append(pods, podOf(0, id(number), exited(1)), podOf(1, id(20+number), exited(1)))
+	}
+	got := lines(Decide(Observed{Pods: pods, Memory: started(2)}, wanted(1), DefaultPolicy(), noon))
+	want := []string{
+		"delete worker-1: 3 newer pods of rank 0 have failed", "delete worker-0: 3 newer pods of rank 0 have failed",
+		"delete worker-21: 3 newer pods of rank 1 have failed", "delete worker-20: 3 newer pods of rank 1 have failed",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("actions (-want +got):\n%s", diff)
 	}
 }
 

@@ -23,6 +23,7 @@ type Pod struct {
 	ID      int32
 	Rank    int32
 	State   State
+	Began   bool // its program has run
 	Ready   bool
 	Leaving bool      // somebody has asked for its deletion
 	GoesAt  time.Time // when it is killed, where it is leaving; zero: nobody knows that yet
@@ -33,6 +34,7 @@ type Pod struct {
 	Blocked Blocked
 	Waiting string // why the scheduler finds no place for it, while that is so
 	Before  Counts // the ends of its rank before this pod, as written on it
+	Unbegun int32  // pods of its rank just before it that have failed and had not begun, as written on it
 
 	// What the job's master says of it, where it is heard.
 	Address       string    // empty until it has one

@@ -35,7 +35,7 @@ func (w *world) fault() {
 	case 0:
 		w.say("%s starts", pod.Name)
 		if pod.State == Pending {
-			pod.State, pod.Ready = Running, true
+			pod.State, pod.Began, pod.Ready = Running, true, true
 		}
 	case 1:
 		code := []int32{1, 2, 14, 137, 139, 143, 201, 247}[w.random.IntN(8)]
@@ -50,7 +50,7 @@ func (w *world) fault() {
 	case 3:
 		w.say("%s is evicted", pod.Name)
 		if pod.Live() {
-			pod.State, pod.Ready, pod.End.Disruption = Failed, false, "Evicted"
+			pod.State, pod.Ready, pod.End.Disruption, pod.End.At = Failed, false, "Evicted", w.now
 		}
 	case 4:
 		w.say("%s is gone", pod.Name)
@@ -85,7 +85,7 @@ func (w *world) work(actions []Action, mayFail bool) {
 		case Create:
 			pod := Pod{
 				Name: fmt.Sprintf("%s-%d", a.Role, a.ID), UID: fmt.Sprintf("%s-%d", a.Role, a.ID), Role: a.Role, ID: a.ID,
-				Rank: a.Rank, Before: a.Before, Host: fmt.Sprintf("node-%d", w.random.IntN(9)),
+				Rank: a.Rank, Before: a.Before, Unbegun: a.Unbegun, Host: fmt.Sprintf("node-%d", w.random.IntN(9)),
 			}
 			w.say("create %s rank %d %v: %s", pod.Name, pod.Rank, pod.Before, a.Reason)
 			w.pods = append(w.pods, pod)
@@ -147,6 +147,12 @@ func (w *world) checkDelete(t *testing.T, a Delete, actions []Action) {
 	if a.Reason == "" {
 		t.Fatalf("%s is deleted, and nobody says why", a.Pod.Name)
 	}
+	if a.Pod.State == Failed && !a.Force {
+		if kept := w.failedBehind(a.Pod); kept < DefaultPolicy().KeptFailed {
+			t.Fatalf("%s is deleted: only %d newer ones have failed", a.Pod.Name, kept)
+		}
+		return
+	}
 	if a.Force {
 		if a.Pod.Live() {
 			t.Fatalf("%s lives, and is removed by force", a.Pod.Name)
@@ -160,6 +166,17 @@ func (w *world) checkDelete(t *testing.T, a Delete, actions []Action) {
 			t.Fatalf("%s is deleted: %s", a.Pod.Name, a.Reason)
 		}
 	}
+}
+
+// failedBehind is how many newer pods of a rank have failed.
+func (w *world) failedBehind(pod Pod) int {
+	count := 0
+	for _, p := range w.pods {
+		if p.Role == pod.Role && p.Rank == pod.Rank && p.ID > pod.ID && p.State == Failed && !p.Leaving {
+			count++
+		}
+	}
+	return count
 }
 
 func (w *world) another(than Pod) bool {
@@ -223,6 +240,7 @@ func TestAnyHistory(t *testing.T) {
 			}
 			decide(true)
 		}
+		w.now = w.now.Add(DefaultPolicy().RetryMax)
 		decide(false)
 		decide(false)
 		if err := w.whole(); err != nil {

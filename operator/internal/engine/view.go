@@ -16,17 +16,20 @@ type view struct {
 	blocked   *Pod // the one that has been longest
 	verdict   *Outcome
 	surplus   []Action // deletions
+	old       []Action // deletions of pods that have failed long ago
 	drains    []Drain
 	vacancies []vacancy
 }
 
 // vacancy is a rank that needs a pod.
 type vacancy struct {
-	rank   int32
-	ends   Counts
-	reason string    // why its pod is lost; empty for its first one
-	over   string    // why it gets none, where its budget is used up
-	at     time.Time // of that end
+	rank    int32
+	ends    Counts
+	unbegun int32     // pods in a row that have failed and had not begun
+	due     time.Time // when it gets its next one; zero: now
+	reason  string    // why its pod is lost; empty for its first one
+	over    string    // why it gets none, where its budget is used up
+	at      time.Time // of that end
 }
 
 func look(role Role, pods []Pod, memory Memory, policy Policy, now time.Time) view {
@@ -39,6 +42,7 @@ func look(role Role, pods []Pod, memory Memory, policy Policy, now time.Time) vi
 	}
 	for _, rank := range slices.Sorted(maps.Keys(byRank)) {
 		view.settle(rank, byRank[rank], policy, now)
+		view.forget(rank, byRank[rank], policy)
 	}
 	slices.Reverse(view.surplus) // the highest ranks go first
 	for rank := range role.Replicas {
@@ -78,6 +82,21 @@ func (v *view) settle(rank int32, pods []*Pod, policy Policy, now time.Time) {
 	}
 	if keep.Blocked.Reason != "" && (v.blocked == nil || keep.Blocked.Since.Before(v.blocked.Blocked.Since)) {
 		v.blocked = keep
+	}
+}
+
+// forget deletes the pods of a rank that have failed, but for the newest ones.
+func (v *view) forget(rank int32, pods []*Pod, policy Policy) {
+	var failed []*Pod
+	for _, pod := range pods {
+		if pod.State == Failed && !pod.Leaving {
+			failed = append(failed, pod)
+		}
+	}
+	slices.SortFunc(failed, func(a, b *Pod) int { return cmp.Compare(b.ID, a.ID) })
+	for _, pod := range failed[min(len(failed), policy.KeptFailed):] {
+		reason := fmt.Sprintf("%d newer pods of rank %d have failed", policy.KeptFailed, rank)
+		v.old = append(v.old, Delete{Pod: *pod, Reason: reason})
 	}
 }
 
@@ -159,11 +178,24 @@ func (v *view) charge(pod *Pod, ends Counts, policy Policy) vacancy {
 		v.verdict = &Outcome{false, "MasterFailed", sentence}
 	}
 	found := vacancy{rank: pod.Rank, ends: ends.With(class), reason: sentence, at: pod.End.At}
+	if pod.State == Failed && !pod.Began {
+		found.unbegun = pod.Unbegun + 1
+		found.due = pod.End.At.Add(policy.retryAfter(found.unbegun))
+	}
 	if limit, limited := v.role.Limits[class]; limited && ends[class] >= limit {
 		found.over = fmt.Sprintf("%s; %s ends of this rank until now: %d, and %d are allowed", sentence, class,
 			ends[class]+1, limit)
 	}
 	return found
+}
+
+// retryAfter is how long behind so many pods that had not begun the next one comes.
+func (p Policy) retryAfter(unbegun int32) time.Duration {
+	after := p.RetryMin
+	for ; unbegun > 1 && after < p.RetryMax; unbegun-- {
+		after *= 2
+	}
+	return min(after, p.RetryMax)
 }
 
 // Limits are the budgets of a rank whose restartCount is given.
