@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -412,6 +413,47 @@ func TestAFinishIsRememberedFirst(t *testing.T) {
 	c.want(masterName)
 	if atDeletion != v1alpha1.PhaseSucceeded {
 		t.Errorf("a pod was deleted in phase %q", atDeletion)
+	}
+}
+
+// Pods may pull for long, and then one pull fails once. That they cannot start counts from there.
+func TestAPodThatCannotStartIsWaitedForFromThenOn(t *testing.T) {
+	c := newCluster(t, 1)
+	now := time.Unix(10_000, 0)
+	c.reconciler.now = func() time.Time { return now }
+	c.mustReconcile()
+	waits := func(reason string) reconcile.Result {
+		t.Helper()
+		pod := c.pods()["job-edljob-worker-0"]
+		began := metav1.NewTime(time.Unix(1000, 0))
+		pod.Status = corev1.PodStatus{
+			Phase: corev1.PodPending, StartTime: &began, ContainerStatuses: []corev1.ContainerStatus{{
+				Name: "main", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
+			}},
+		}
+		if err := c.server.Status().Update(t.Context(), &pod); err != nil {
+			t.Fatal(err)
+		}
+		c.sync()
+		return c.mustReconcile()
+	}
+	for _, reason := range []string{"ContainerCreating", "ErrImagePull", "ImagePullBackOff", "ContainerCreating"} {
+		waits(reason)
+		now = now.Add(9 * time.Minute)
+		if phase := c.phase(); phase != v1alpha1.PhasePending {
+			t.Fatalf("phase %s at %s", phase, reason)
+		}
+		if reason == "ErrImagePull" {
+			now = now.Add(-5 * time.Minute)
+		}
+	}
+	if result := waits("ErrImagePull"); result.RequeueAfter != 10*time.Minute {
+		t.Errorf("again after %v", result.RequeueAfter)
+	}
+	now = now.Add(10 * time.Minute)
+	waits("ImagePullBackOff")
+	if phase := c.phase(); phase != v1alpha1.PhaseFailed {
+		t.Errorf("phase %s", phase)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/internal/engine"
 )
 
 // unseenFor is how long the cache may take to show what this process has written before the API server is asked.
@@ -35,6 +36,7 @@ type account struct {
 	written *written                // the last status; nil: none, or the cache shows it
 	at      time.Time               // of the last status that this process has written
 	drains  map[types.UID]time.Time // since when the master knows that a pod is to go
+	blocked map[types.UID]time.Time // since when a pod is known not to be able to start
 }
 
 // written is a status that was written, and what the job was by it.
@@ -125,6 +127,28 @@ func (l *ledger) drainSince(job, pod types.UID) time.Time {
 		return account.drains[pod]
 	}
 	return time.Time{}
+}
+
+// blocked notes which pods cannot start, and in them since when: that this process has first seen so.
+func (l *ledger) blocked(job types.UID, pods []engine.Pod, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	account := l.account(job)
+	before := account.blocked
+	account.blocked = nil
+	for i := range pods {
+		if pods[i].Blocked.Reason == "" {
+			continue
+		}
+		if account.blocked == nil {
+			account.blocked = map[types.UID]time.Time{}
+		}
+		since, known := before[ownUID(pods[i])]
+		if !known {
+			since = now
+		}
+		account.blocked[ownUID(pods[i])], pods[i].Blocked.Since = since, since
+	}
 }
 
 func (a *account) begin(now time.Time) {

@@ -53,6 +53,7 @@ func (r *JobReconciler) observe(ctx context.Context, job *v1alpha1.ElasticJob, n
 			observed[i].Leaving, observed[i].Ready = true, false
 		}
 	}
+	r.ledger.blocked(job.UID, observed, now)
 	if err := r.nodes.tell(ctx, observed, asked); err != nil {
 		return picture{}, err
 	}

@@ -52,7 +52,7 @@ func observe(pod *corev1.Pod) (engine.Pod, bool) {
 			seen.Waiting = condition.Reason + ": " + condition.Message
 		}
 	}
-	seen.Blocked = blockedBy(pod)
+	seen.Blocked.Reason = blockedBy(pod)
 	return seen, true
 }
 
@@ -131,20 +131,17 @@ func unbegun(pod *corev1.Pod) int32 {
 	return int32(max(count, 0))
 }
 
-func blockedBy(pod *corev1.Pod) engine.Blocked {
+// blockedBy says why a pod cannot start. Since when, the pod does not say: it may have pulled for long before it failed.
+func blockedBy(pod *corev1.Pod) string {
 	if pod.Status.Phase != corev1.PodPending {
-		return engine.Blocked{}
+		return ""
 	}
 	for _, container := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
 		if waiting := container.State.Waiting; waiting != nil && blocking[waiting.Reason] {
-			since := pod.CreationTimestamp.Time
-			if pod.Status.StartTime != nil {
-				since = pod.Status.StartTime.Time
-			}
-			return engine.Blocked{Reason: waiting.Reason + ": " + clip(waiting.Message), Since: since}
+			return waiting.Reason + ": " + clip(waiting.Message)
 		}
 	}
-	return engine.Blocked{}
+	return ""
 }
 
 func mainStatus(pod *corev1.Pod) *corev1.ContainerStatus {

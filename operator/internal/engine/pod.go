@@ -68,8 +68,8 @@ type End struct {
 
 // Blocked is why a pod cannot start, where waiting does not help, as a wrong image.
 type Blocked struct {
-	Reason string // empty: nothing is in its way
-	Since  time.Time
+	Reason string    // empty: nothing is in its way
+	Since  time.Time // that was first seen
 }
 
 // Node is how the node of a pod is.
