@@ -20,11 +20,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/elasticjob"
 	"phalanx/operator/internal/engine"
+	"phalanx/operator/internal/gang"
 	"phalanx/operator/internal/manager"
 )
 
@@ -534,6 +536,23 @@ func TestAWrongSpecIsSaidSo(t *testing.T) {
 	}
 	if len(job.Status.Conditions) != 1 || job.Status.Conditions[0].Reason != "InvalidSpec" {
 		t.Errorf("conditions: %v", job.Status.Conditions)
+	}
+}
+
+func TestWhatIsHeardOfAJob(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.ElasticJob)
+		want   bool
+	}{
+		"a spec":        {func(j *v1alpha1.ElasticJob) { j.Generation++ }, true},
+		"an annotation": {func(j *v1alpha1.ElasticJob) { j.Annotations = map[string]string{gang.AnnotationScheduler: "none"} }, true},
+		"a status":      {func(j *v1alpha1.ElasticJob) { j.Status.Ready, j.ResourceVersion = 3, "8" }, false},
+	} {
+		after := &v1alpha1.ElasticJob{}
+		tc.change(after)
+		if got := jobNews().Update(event.UpdateEvent{ObjectOld: &v1alpha1.ElasticJob{}, ObjectNew: after}); got != tc.want {
+			t.Errorf("%s is heard: %v", name, got)
+		}
 	}
 }
 

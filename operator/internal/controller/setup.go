@@ -72,7 +72,7 @@ func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) err
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retryAfterMax)
 	return builder.ControllerManagedBy(manager).
-		For(&v1alpha1.ElasticJob{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.ElasticJob{}, builder.WithPredicates(jobNews())).
 		Owns(&corev1.Service{}).
 		Watches(&corev1.Pod{}, &podHandler{reconciler.ledger}).
 		WatchesRawSource(source.Func(heard.start)).
@@ -80,6 +80,11 @@ func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) err
 			builder.WithPredicates(nodes.news())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: settings.Workers, RateLimiter: limiter}).
 		Complete(reconciler)
+}
+
+// jobNews is a change of a job's spec or of its annotations, which count as well. A status is the operator's own.
+func jobNews() predicate.Predicate {
+	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 }
 
 type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
