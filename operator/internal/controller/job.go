@@ -94,6 +94,7 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 			return reconcile.Result{}, err
 		}
 	}
+	plan.lives = plan.finish == nil && memory.Outcome == nil && !desired.Suspended
 	failure := r.carryOut(ctx, job, plan)
 	after, err := r.observe(ctx, job, r.now(), asked)
 	if err != nil {
@@ -104,7 +105,7 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 		r.masters.Close(job.UID)
 	}
 	due, err := r.summarize(ctx, job, elasticjob.Situation{
-		Memory: memory, Pods: after.pods, Desired: desired, Told: told, Refused: sentence(failure),
+		Memory: memory, Pods: after.pods, Desired: desired, Told: told, Trouble: troubleOf(failure),
 	})
 	if err != nil {
 		return reconcile.Result{}, errors.Join(failure, err)
@@ -114,6 +115,7 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 
 // plan is what the engine wants, by what carries it out.
 type plan struct {
+	lives   bool // the job is to have pods
 	finish  *engine.Finish
 	drains  []engine.Drain
 	blames  bool // a node: that is kept before the pod that shows it goes
@@ -155,9 +157,16 @@ func (r *JobReconciler) wait(times ...time.Time) time.Duration {
 }
 
 func (r *JobReconciler) carryOut(ctx context.Context, job *v1alpha1.ElasticJob, plan plan) error {
+	var noService error
+	if plan.lives {
+		noService = r.ensureService(ctx, job)
+	}
+	if noService != nil {
+		plan.creates = nil // they would find another master, or none
+	}
 	r.announce(job, plan)
 	if len(plan.deletes)+len(plan.creates) == 0 {
-		return nil
+		return noService
 	}
 	first := 1
 	if r.ledger.trusts(job.UID) {
@@ -165,19 +174,13 @@ func (r *JobReconciler) carryOut(ctx context.Context, job *v1alpha1.ElasticJob, 
 	}
 	err := r.request(ctx, job, plan, first)
 	r.ledger.trust(job.UID, err == nil)
-	return err
+	return errors.Join(noService, err)
 }
 
 func (r *JobReconciler) request(ctx context.Context, job *v1alpha1.ElasticJob, plan plan, first int) error {
 	_, deleteErr := slowStart(ctx, first, len(plan.deletes), func(ctx context.Context, i int) error {
 		return r.delete(ctx, job, plan.deletes[i])
 	})
-	if len(plan.creates) == 0 {
-		return deleteErr
-	}
-	if err := r.ensureService(ctx, job); err != nil {
-		return errors.Join(deleteErr, err)
-	}
 	_, createErr := slowStart(ctx, first, len(plan.creates), func(ctx context.Context, i int) error {
 		return r.create(ctx, job, plan.creates[i])
 	})
@@ -219,14 +222,26 @@ func (r *JobReconciler) delete(ctx context.Context, job *v1alpha1.ElasticJob, de
 	return nil
 }
 
+// ensureService makes the service of the job's master where it is not there, as when somebody has deleted it.
 func (r *JobReconciler) ensureService(ctx context.Context, job *v1alpha1.ElasticJob) error {
-	wanted := elasticjob.Service(job)
-	err := r.client.Get(ctx, client.ObjectKeyFromObject(wanted), &corev1.Service{})
-	if err == nil || !apierrors.IsNotFound(err) {
-		return err
+	found, wanted := &corev1.Service{}, elasticjob.Service(job)
+	key := client.ObjectKeyFromObject(wanted)
+	err := r.client.Get(ctx, key, found)
+	if apierrors.IsNotFound(err) {
+		err = r.client.Create(ctx, wanted)
+		if err == nil {
+			return nil
+		}
+		if apierrors.IsAlreadyExists(err) { // the cache does not show it yet, or it is no job's
+			err = r.server.Get(ctx, key, found)
+		}
 	}
-	if err := r.client.Create(ctx, wanted); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating service %s: %w", wanted.Name, err)
+	if err != nil {
+		return trouble{"ServiceRefused", fmt.Errorf("service %s: %w", key.Name, err)}
+	}
+	if v1alpha1.OwnerUID(found) != job.UID {
+		return trouble{"ServiceOfAnother", fmt.Errorf(
+			"service %s belongs to something else than this job; expected it to go with its owner", key.Name)}
 	}
 	return nil
 }
@@ -240,12 +255,24 @@ func (r *JobReconciler) summarize(ctx context.Context, job *v1alpha1.ElasticJob,
 	return r.writeStatus(ctx, job, elasticjob.Status(job, at))
 }
 
-// sentence is empty for no error.
-func sentence(err error) string {
+// trouble is an error that has a name of its own in the status.
+type trouble struct {
+	reason string
+	error
+}
+
+func (t trouble) Unwrap() error { return t.error }
+
+// troubleOf is an error as the status has it.
+func troubleOf(err error) elasticjob.Trouble {
 	if err == nil {
-		return ""
+		return elasticjob.Trouble{}
 	}
-	return err.Error()
+	var named trouble
+	if errors.As(err, &named) {
+		return elasticjob.Trouble{Reason: named.reason, Message: err.Error()}
+	}
+	return elasticjob.Trouble{Reason: "PodsRefused", Message: err.Error()}
 }
 
 // countsEvery is how often a status is written of which nothing but counts has changed.

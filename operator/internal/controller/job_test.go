@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -47,6 +48,7 @@ type cluster struct {
 	mu         sync.Mutex
 	refused    int
 	hidesNodes bool         // the cache does
+	hidden     string       // a service that the cache does not show: it has no job's label
 	shownNode  *corev1.Node // as the cache has it, whatever has become of it
 	onDelete   func()
 	masters    fakeMasters
@@ -70,6 +72,9 @@ func (c cachedPods) Get(ctx context.Context, key client.ObjectKey, o client.Obje
 	node, ok := o.(*corev1.Node)
 	if ok && c.cluster.hidesNodes {
 		return apierrors.NewNotFound(corev1.Resource("nodes"), key.Name)
+	}
+	if _, ok := o.(*corev1.Service); ok && c.cluster.hidden == key.Name {
+		return apierrors.NewNotFound(corev1.Resource("services"), key.Name)
 	}
 	if ok && c.cluster.shownNode != nil {
 		c.cluster.shownNode.DeepCopyInto(node)
@@ -536,6 +541,68 @@ func TestAWrongSpecIsSaidSo(t *testing.T) {
 	}
 	if len(job.Status.Conditions) != 1 || job.Status.Conditions[0].Reason != "InvalidSpec" {
 		t.Errorf("conditions: %v", job.Status.Conditions)
+	}
+}
+
+func (c *cluster) degraded() string {
+	c.t.Helper()
+	status := c.status()
+	found := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionDegraded)
+	if found == nil || found.Status != metav1.ConditionTrue {
+		return ""
+	}
+	return found.Reason
+}
+
+func TestADeletedServiceIsMadeAnew(t *testing.T) {
+	c := newCluster(t, 1)
+	c.mustReconcile()
+	c.sync()
+	var job v1alpha1.ElasticJob
+	if err := c.server.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "job"}, &job); err != nil {
+		t.Fatal(err)
+	}
+	service := elasticjob.Service(&job)
+	if err := c.server.Delete(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	c.mustReconcile()
+	if err := c.server.Get(t.Context(), client.ObjectKeyFromObject(service), service); err != nil {
+		t.Error(err)
+	}
+}
+
+// The service of a job of before, or of nobody, leads elsewhere, or will be gone.
+func TestAServiceOfAnotherIsNotTaken(t *testing.T) {
+	for name, owner := range map[string]types.UID{"a job of before": "old", "nobody": ""} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 1)
+			of := &v1alpha1.ElasticJob{}
+			of.Name, of.Namespace, of.UID = "job", "ns", owner
+			service := elasticjob.Service(of)
+			if owner == "" {
+				service.OwnerReferences = nil
+				c.hidden = service.Name
+			}
+			if err := c.server.Create(t.Context(), service); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.reconcile(); err == nil {
+				t.Error("nobody says that the service is another's")
+			}
+			c.want()
+			if got := c.degraded(); got != "ServiceOfAnother" {
+				t.Errorf("degraded: %q", got)
+			}
+			if err := c.server.Delete(t.Context(), service); err != nil {
+				t.Fatal(err)
+			}
+			c.mustReconcile()
+			c.want(masterName, "job-edljob-worker-0")
+			if got := c.degraded(); got != "" {
+				t.Errorf("degraded: %q", got)
+			}
+		})
 	}
 }
 

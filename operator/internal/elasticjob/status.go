@@ -45,9 +45,15 @@ type Situation struct {
 	Memory  engine.Memory // folded
 	Pods    []engine.Pod
 	Desired engine.Desired
-	Refused string // why the API server has not taken a pod; empty: it has taken all
-	Told    *Told  // nil: the job's master is not heard
+	Trouble Trouble
+	Told    *Told // nil: the job's master is not heard
 	Now     time.Time
+}
+
+// Trouble is what the operator could not do for a job.
+type Trouble struct {
+	Reason  string // one word; empty: it could do all
+	Message string
 }
 
 // Told is what the job's master says of the training.
@@ -224,8 +230,8 @@ func setConditions(job *v1alpha1.ElasticJob, status *v1alpha1.ElasticJobStatus, 
 		put(kind, true, outcome.Reason, outcome.Message)
 	}
 	switch {
-	case at.Refused != "":
-		put(v1alpha1.ConditionDegraded, true, "PodsRefused", at.Refused)
+	case at.Trouble.Reason != "":
+		put(v1alpha1.ConditionDegraded, true, at.Trouble.Reason, at.Trouble.Message)
 	case len(at.Memory.Excluded) > 0:
 		put(v1alpha1.ConditionDegraded, true, "NodesExcluded",
 			fmt.Sprintf("%d nodes get no pods of this job", len(at.Memory.Excluded)))

@@ -177,9 +177,14 @@ func TestDeletedAndAppliedAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.forceDelete(s.pods(v1alpha1.ReplicaTypeMaster)...)
-	token := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "elasticjob-job-token", Namespace: s.namespace}}
-	if err := cluster.client.Delete(t.Context(), token); err != nil {
-		t.Fatal(err)
+	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Namespace: s.namespace} }
+	for _, own := range []client.Object{
+		&corev1.Secret{ObjectMeta: named("elasticjob-job-token")},
+		&corev1.Service{ObjectMeta: named("elasticjob-job-dlrover-master")},
+	} {
+		if err := cluster.client.Delete(t.Context(), own); err != nil {
+			t.Fatal(err)
+		}
 	}
 	startOperator(t)
 	s.create(simpleJob("job", 1))
