@@ -64,16 +64,17 @@ func (r *JobReconciler) Reconcile(ctx context.Context, request reconcile.Request
 		_, err := r.writeStatus(ctx, &job, elasticjob.Refused(&job, err, r.now()))
 		return reconcile.Result{}, err
 	}
-	if elasticjob.Memory(&job.Status).Outcome != nil {
+	var noToken error
+	if desired.Suspended || elasticjob.Memory(&job.Status).Outcome != nil {
 		r.masters.Close(job.UID) // nobody is there any more
-	} else if err := r.ensureToken(ctx, &job); err != nil {
-		return reconcile.Result{}, err
+	} else {
+		noToken = r.ensureToken(ctx, &job)
 	}
-	return r.reconcile(ctx, &job, desired)
+	return r.reconcile(ctx, &job, desired, noToken)
 }
 
-func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
-	desired engine.Desired) (reconcile.Result, error) {
+func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob, desired engine.Desired,
+	noToken error) (reconcile.Result, error) {
 	now := r.now()
 	asked := map[string]host{}
 	before, err := r.observe(ctx, job, now, asked)
@@ -83,6 +84,9 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 	r.hear(job, before.pods)
 	memory := elasticjob.Memory(&job.Status)
 	plan := sort(engine.Decide(engine.Observed{Pods: before.pods, Memory: memory, Going: before.going}, desired, r.policy, now))
+	if noToken != nil && !begun(job) {
+		plan.creates = nil // they would begin with another's token, or none
+	}
 	r.drain(job, plan, now)
 	r.tell(job, before.pods, desired, plan, now)
 	if plan.finish != nil {
@@ -95,7 +99,7 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 		}
 	}
 	plan.lives = plan.finish == nil && memory.Outcome == nil && !desired.Suspended
-	failure := r.carryOut(ctx, job, plan)
+	failure := errors.Join(noToken, r.carryOut(ctx, job, plan))
 	after, err := r.observe(ctx, job, r.now(), asked)
 	if err != nil {
 		return reconcile.Result{}, errors.Join(failure, err)

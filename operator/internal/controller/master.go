@@ -37,34 +37,59 @@ type masters interface {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create
 
 // ensureToken makes the secret by which the job's programs know each other, and has its master dialled. The secret is
-// read once in the life of this process.
+// read until it is as it should be, and then no more.
 func (r *JobReconciler) ensureToken(ctx context.Context, job *v1alpha1.ElasticJob) error {
 	if r.masters.Knows(job.UID) {
 		return nil
 	}
+	token, err := r.token(ctx, job)
+	if err != nil {
+		return trouble{"TokenUnusable", err}
+	}
+	name := types.NamespacedName{Namespace: job.Namespace, Name: job.Name}
+	r.masters.Open(job.UID, name, link.Master{Address: elasticjob.MasterAddress(job), Token: token})
+	return nil
+}
+
+// begun says that pods of the job know each other by a token.
+func begun(job *v1alpha1.ElasticJob) bool {
+	for _, role := range job.Status.Roles {
+		if role.Started > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// token reads the job's, and makes one for a job that has not begun.
+func (r *JobReconciler) token(ctx context.Context, job *v1alpha1.ElasticJob) (string, error) {
 	secret := &corev1.Secret{}
 	key := types.NamespacedName{Namespace: job.Namespace, Name: elasticjob.TokenSecret(job.Name)}
 	err := r.server.Get(ctx, key, secret)
 	if apierrors.IsNotFound(err) {
+		if begun(job) {
+			return "", fmt.Errorf("secret %s is gone, and the job's pods know each other by it; put it back, or suspend the job "+
+				"and resume it: it gets a new one", key.Name)
+		}
 		var random [16]byte
 		rand.Read(random[:]) // never fails
 		secret = elasticjob.Token(job, hex.EncodeToString(random[:]))
 		err = r.client.Create(ctx, secret)
 		if apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("secret %s was made meanwhile: %w", key.Name, err)
+			return "", fmt.Errorf("secret %s was made meanwhile: %w", key.Name, err)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("the job's token, secret %s: %w", key.Name, err)
+		return "", fmt.Errorf("the job's token, secret %s: %w", key.Name, err)
 	}
 	if owner := v1alpha1.OwnerUID(secret); owner != job.UID {
-		return fmt.Errorf("secret %s belongs to something else than this job; expected it to go with its owner", key.Name)
+		return "", fmt.Errorf("secret %s belongs to something else than this job; expected it to go with its owner", key.Name)
 	}
-	name := types.NamespacedName{Namespace: job.Namespace, Name: job.Name}
-	r.masters.Open(job.UID, name, link.Master{
-		Address: elasticjob.MasterAddress(job), Token: string(secret.Data[elasticjob.TokenKey]),
-	})
-	return nil
+	token := string(secret.Data[elasticjob.TokenKey])
+	if token == "" {
+		return "", fmt.Errorf("secret %s has no %q; expected the job's token there", key.Name, elasticjob.TokenKey)
+	}
+	return token, nil
 }
 
 // tell gives the job's master all that it is to know.

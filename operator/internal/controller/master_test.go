@@ -108,6 +108,128 @@ func TestAJobsToken(t *testing.T) {
 	}
 }
 
+func (c *cluster) secret() *corev1.Secret {
+	c.t.Helper()
+	secret := &corev1.Secret{}
+	name := types.NamespacedName{Namespace: "ns", Name: "elasticjob-job-token"}
+	if err := c.server.Get(c.t.Context(), name, secret); err != nil {
+		c.t.Fatal(err)
+	}
+	return secret
+}
+
+// A secret that is not the job's is said so. A job that has not begun waits for another one; a job that has gets pods
+// for those that it loses, and its master is not dialled.
+func TestAWrongSecretIsSaidSo(t *testing.T) {
+	change := func(how func(*corev1.Secret)) func(*cluster) {
+		return func(c *cluster) {
+			secret := c.secret()
+			how(secret)
+			if err := c.server.Update(t.Context(), secret); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, breaks := range map[string]func(*cluster){
+		"nobody owns it": change(func(s *corev1.Secret) { s.OwnerReferences = nil }),
+		"it is empty":    change(func(s *corev1.Secret) { s.Data = nil }),
+		"it is gone": func(c *cluster) {
+			if err := c.server.Delete(t.Context(), c.secret()); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 2)
+			c.mustReconcile()
+			c.sync()
+			secret := c.secret()
+			breaks(c)
+			c.masters = fakeMasters{}
+			c.newProcess()
+			c.remove("job-edljob-worker-1")
+			c.sync()
+			if _, err := c.reconcile(); err == nil {
+				t.Error("nobody will look again")
+			}
+			c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-2")
+			if got := c.degraded(); got != "TokenUnusable" || len(c.masters.opened) != 0 {
+				t.Errorf("degraded: %q, dialled: %v", got, c.masters.opened)
+			}
+			c.putBack(secret)
+			c.mustReconcile()
+			if got := c.degraded(); got != "" || len(c.masters.opened) != 1 {
+				t.Errorf("degraded: %q, dialled: %v", got, c.masters.opened)
+			}
+		})
+	}
+}
+
+func (c *cluster) putBack(secret *corev1.Secret) {
+	c.t.Helper()
+	if err := client.IgnoreNotFound(c.server.Delete(c.t.Context(), secret)); err != nil {
+		c.t.Fatal(err)
+	}
+	secret.ResourceVersion = ""
+	if err := c.server.Create(c.t.Context(), secret); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func TestAJobThatHasNotBegunWaitsForItsSecret(t *testing.T) {
+	c := newCluster(t, 1)
+	of := &v1alpha1.ElasticJob{}
+	of.Name, of.Namespace, of.UID = "job", "ns", "old"
+	secret := elasticjob.Token(of, "another's")
+	if err := c.server.Create(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.reconcile(); err == nil {
+		t.Error("nobody will look again")
+	}
+	c.want()
+	if got := c.degraded(); got != "TokenUnusable" {
+		t.Errorf("degraded: %q", got)
+	}
+	if err := c.server.Delete(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0")
+}
+
+// Suspended, a job has no pods that know a token: when it goes on it may get a new one.
+func TestAResumedJobGetsATokenAnew(t *testing.T) {
+	c := newCluster(t, 1)
+	suspend := func(is bool) {
+		var job v1alpha1.ElasticJob
+		if err := c.server.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "job"}, &job); err != nil {
+			t.Fatal(err)
+		}
+		job.Spec.Suspend = &is
+		job.Generation++
+		if err := c.server.Update(t.Context(), &job); err != nil {
+			t.Fatal(err)
+		}
+		c.mustReconcile()
+		c.sync()
+	}
+	c.mustReconcile()
+	c.sync()
+	before := c.secret()
+	suspend(true)
+	if len(c.masters.opened) != 0 {
+		t.Errorf("dialled: %v", c.masters.opened)
+	}
+	if err := c.server.Delete(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	suspend(false)
+	if token := string(c.secret().Data[elasticjob.TokenKey]); c.masters.opened[c.jobUID()].Token != token {
+		t.Errorf("the master is dialled with %v, and not with %s", c.masters.opened, token)
+	}
+}
+
 // A job that has ended has no master: nobody dials it, also not an operator that begins later.
 func TestAJobThatHasEndedIsNotDialled(t *testing.T) {
 	c := newCluster(t, 1)
