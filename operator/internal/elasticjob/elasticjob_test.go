@@ -93,6 +93,19 @@ func TestSecretsForTheMastersImage(t *testing.T) {
 	}
 }
 
+// A master on a node that is lost is there for long, and not ready: nobody must be sent to it beside its successor.
+// Phalanx's own has no probe, so that it is ready as soon as it runs.
+func TestTheServiceLeadsToAMasterThatIsReady(t *testing.T) {
+	if Service(jobOf()).Spec.PublishNotReadyAddresses {
+		t.Error("it leads to masters that are not")
+	}
+	for _, container := range Pod(jobOf(), engine.Create{Role: v1alpha1.ReplicaTypeMaster}, options).Spec.Containers {
+		if container.ReadinessProbe != nil {
+			t.Errorf("%s has a probe", container.Name)
+		}
+	}
+}
+
 func TestRestartCount(t *testing.T) {
 	cases := map[string]struct {
 		one, other *int32
