@@ -157,10 +157,10 @@ func (r *JobReconciler) drain(job *v1alpha1.ElasticJob, plan plan, now time.Time
 	r.ledger.drained(job.UID, pods, now)
 }
 
-// hear adds to what the cluster shows of pods what the job's master says of them.
+// hear adds to what the cluster shows of pods what the job's master says of them. nil: it is not heard.
 func (r *JobReconciler) hear(job *v1alpha1.ElasticJob, pods []engine.Pod) *elasticjob.Told {
 	view, current := r.masters.View(job.UID)
-	if view == nil {
+	if view == nil && !elasticjob.MasterAnswers(job) {
 		return nil
 	}
 	released := map[string]bool{}
@@ -176,12 +176,15 @@ func (r *JobReconciler) hear(job *v1alpha1.ElasticJob, pods []engine.Pod) *elast
 		if pod.Role != v1alpha1.ReplicaTypeWorker || pod.Address == "" {
 			continue
 		}
-		pod.Heard, pod.Released = true, released[pod.Address]
+		pod.Answered, pod.Released = true, released[pod.Address]
 		// An address may be another pod's by now, which has another host name.
 		if node := unfit[pod.Address]; node.GetHostname() == pod.Name || node.GetHostname() == pod.Host {
 			pod.Unfit = node.GetReason()
 		}
 		pod.DrainSince = r.ledger.drainSince(job.UID, types.UID(pod.UID))
+	}
+	if view == nil {
+		return nil
 	}
 	return &elasticjob.Told{World: int64(view.GetWorldSize()), Step: view.Step}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -309,6 +310,78 @@ func TestAJobMadeSmallerIsDrained(t *testing.T) {
 	c.masters.view = &platformpb.JobView{WorldSize: 2, Released: []string{"10.0.0.2"}}
 	c.mustReconcile()
 	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
+}
+
+// An operator that begins has not heard the master yet, and a stream may break: the pod that is to go trains on until
+// the master does without it, or has had its time.
+func TestADrainOutlivesTheOperatorAndTheStream(t *testing.T) {
+	for name, tc := range map[string]struct {
+		breaks func(*cluster)
+		rest   time.Duration
+	}{
+		"an operator that begins": {(*cluster).newProcess, time.Minute},
+		"a stream that breaks":    {func(*cluster) {}, 40 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 2)
+			now := time.Unix(10_000, 0)
+			clock := func() time.Time { return now }
+			c.reconciler.now = clock
+			c.mustReconcile()
+			c.runAll()
+			c.masters.view = &platformpb.JobView{WorldSize: 2}
+			c.resize(1)
+			c.mustReconcile()
+			now = now.Add(20 * time.Second)
+			c.masters.view = nil
+			tc.breaks(c)
+			c.reconciler.now = clock
+			result := c.mustReconcile()
+			c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
+			if result.RequeueAfter != tc.rest {
+				t.Errorf("again after %v", result.RequeueAfter)
+			}
+			now = now.Add(result.RequeueAfter)
+			c.mustReconcile()
+			c.want(masterName, "job-edljob-worker-0")
+		})
+	}
+}
+
+// Of a master that a job brings nobody knows that it answers, until it has.
+func TestAForeignMasterIsNotWaitedFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		view *platformpb.JobView
+		want []string
+	}{
+		"it has never answered": {nil, []string{masterName, "job-edljob-worker-0"}},
+		"it has": {
+			&platformpb.JobView{WorldSize: 2}, []string{masterName, "job-edljob-worker-0", "job-edljob-worker-1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 2)
+			var job v1alpha1.ElasticJob
+			if err := c.server.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "job"}, &job); err != nil {
+				t.Fatal(err)
+			}
+			own := &v1alpha1.ReplicaSpec{}
+			own.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "theirs"}}
+			job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeMaster] = own
+			if err := c.server.Update(t.Context(), &job); err != nil {
+				t.Fatal(err)
+			}
+			c.mustReconcile()
+			c.runAll()
+			c.masters.view = tc.view
+			c.mustReconcile()
+			c.masters.view = nil
+			c.newProcess()
+			c.resize(1)
+			c.mustReconcile()
+			c.want(tc.want...)
+		})
+	}
 }
 
 // A node that the job's check has found bad is avoided, also by an operator that begins behind the deletion.

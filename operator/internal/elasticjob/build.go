@@ -88,7 +88,7 @@ func fromTemplate(spec *v1alpha1.ReplicaSpec, pod *corev1.Pod) {
 // masterPod is the job's own where it brings one, image and command included, else Phalanx's.
 func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, pod *corev1.Pod) {
 	spec := job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeMaster]
-	if spec != nil && len(spec.Template.Spec.Containers) > 0 {
+	if bringsMaster(job) {
 		fromTemplate(spec, pod)
 	} else {
 		pod.Spec = ownMaster(options.MasterImage)
@@ -113,6 +113,17 @@ func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 	for i := range pod.Spec.Containers {
 		addEnv(&pod.Spec.Containers[i], env)
 	}
+}
+
+func bringsMaster(job *v1alpha1.ElasticJob) bool {
+	master := job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeMaster]
+	return master != nil && len(master.Template.Spec.Containers) > 0
+}
+
+// MasterAnswers says that the job's master is one that answers the operator, though perhaps not at this moment: it is
+// Phalanx's, or has been heard once, as the status shows. A master that a job brings may be any program.
+func MasterAnswers(job *v1alpha1.ElasticJob) bool {
+	return !bringsMaster(job) || job.Status.World != nil || job.Status.Step != nil
 }
 
 // firstPriority is the class of the worker of rank 0. The master has it, too: else it would be the first to be

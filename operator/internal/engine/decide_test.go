@@ -266,13 +266,13 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func heard(p *Pod)    { p.Heard, p.Address = true, "10.0.0.1" }
-func released(p *Pod) { p.Heard, p.Released = true, true }
+func answered(p *Pod) { p.Answered, p.Address = true, "10.0.0.1" }
+func released(p *Pod) { p.Answered, p.Released = true, true }
 func drainingFor(d time.Duration) func(*Pod) {
-	return func(p *Pod) { p.Heard, p.DrainSince = true, noon.Add(-d) }
+	return func(p *Pod) { p.Answered, p.DrainSince = true, noon.Add(-d) }
 }
-func unfit(p *Pod)   { p.Heard, p.Unfit = true, "sector 7 is gone" }
-func noticed(p *Pod) { p.Heard, p.Notice = true, "its node is about to go: taint spot" }
+func unfit(p *Pod)   { p.Answered, p.Unfit = true, "sector 7 is gone" }
+func noticed(p *Pod) { p.Answered, p.Notice = true, "its node is about to go: taint spot" }
 
 func TestWhatTheMasterSays(t *testing.T) {
 	const smaller = ": worker has 1 replicas now"
@@ -282,7 +282,7 @@ func TestWhatTheMasterSays(t *testing.T) {
 		want    []string
 	}{
 		"a pod that is too many trains until the master does without it": {
-			podOf(1, heard), 1, []string{"drain worker-1 until 1m0s" + smaller, "wake in 1m0s"},
+			podOf(1, answered), 1, []string{"drain worker-1 until 1m0s" + smaller, "wake in 1m0s"},
 		},
 		"the time it has for that is counted from the first time": {
 			podOf(1, drainingFor(40*time.Second)), 1, []string{"drain worker-1 until 20s" + smaller, "wake in 20s"},
@@ -292,9 +292,9 @@ func TestWhatTheMasterSays(t *testing.T) {
 			podOf(1, drainingFor(time.Minute)), 1, []string{"delete worker-1" + smaller},
 		},
 		"nor is a pod that does not run": {
-			podOf(1, heard, state(Pending)), 1, []string{"delete worker-1" + smaller},
+			podOf(1, answered, state(Pending)), 1, []string{"delete worker-1" + smaller},
 		},
-		"nor is a master that is not there": {podOf(1), 1, []string{"delete worker-1" + smaller}},
+		"nor is a master that never answers": {podOf(1), 1, []string{"delete worker-1" + smaller}},
 		"a pod on a bad node is replaced elsewhere": {podOf(1, unfit), 2, []string{
 			"delete worker-1: its node is unfit: sector 7 is gone", "create worker-2 rank 1 Hardware=1 avoid node-1",
 		}},

@@ -36,10 +36,10 @@ type Pod struct {
 	Before  Counts // the ends of its rank before this pod, as written on it
 	Unbegun int32  // pods of its rank just before it that have failed and had not begun, as written on it
 
-	// What the job's master says of it, where it is heard.
+	// What the job's master says of it.
 	Address       string    // empty until it has one
 	HostAddresses []string  // of its node
-	Heard         bool      // the master is there
+	Answered      bool      // the job has a master that says when it does without the pod: now, or once it is heard again
 	Released      bool      // it trains no more, and can be deleted
 	Unfit         string    // why its node is; empty: it is not
 	DrainSince    time.Time // the master was told so long ago that it is to go; zero: it was not

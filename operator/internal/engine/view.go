@@ -100,14 +100,15 @@ func (v *view) forget(rank int32, pods []*Pod, policy Policy) {
 	}
 }
 
-// release deletes a pod that is not wanted any more, or not where it is, once the job's master does without it; at once where the master is not heard, or takes too
-// long.
+// release deletes a pod that is not wanted any more, or not where it is, once the job's master does without it, or has
+// taken too long; at once where the job has no master that says so. A stream that has broken, or an operator that has
+// just begun, is no reason to be quicker: the pod trains on.
 func (v *view) release(pod *Pod, why string, policy Policy, now time.Time) {
 	until := now.Add(policy.DrainFor)
 	if !pod.DrainSince.IsZero() {
 		until = pod.DrainSince.Add(policy.DrainFor)
 	}
-	if !pod.Heard || pod.Released || pod.State != Running || !until.After(now) {
+	if !pod.Answered || pod.Released || pod.State != Running || !until.After(now) {
 		v.surplus = append(v.surplus, Delete{Pod: *pod, Reason: why})
 		return
 	}

@@ -262,7 +262,8 @@ func (s *stage) forceDelete(pods ...corev1.Pod) {
 	}
 }
 
-// simpleJob is a job of so many workers.
+// simpleJob is a job of so many workers. Its master is one of its own that answers nobody: nobody runs it here, and pods
+// that are too many need not wait for it.
 func simpleJob(name string, workers int32) *v1alpha1.ElasticJob {
 	worker := &v1alpha1.ReplicaSpec{Replicas: ptr.To(workers)}
 	worker.Template.Spec.Containers = []corev1.Container{{
@@ -271,6 +272,10 @@ func simpleJob(name string, workers int32) *v1alpha1.ElasticJob {
 	job := &v1alpha1.ElasticJob{}
 	job.Name = name
 	job.Spec.DistributionStrategy = v1alpha1.StrategyAllreduce
-	job.Spec.ReplicaSpecs = map[string]*v1alpha1.ReplicaSpec{v1alpha1.ReplicaTypeWorker: worker}
+	master := &v1alpha1.ReplicaSpec{}
+	master.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "theirs"}}
+	job.Spec.ReplicaSpecs = map[string]*v1alpha1.ReplicaSpec{
+		v1alpha1.ReplicaTypeWorker: worker, v1alpha1.ReplicaTypeMaster: master,
+	}
 	return job
 }

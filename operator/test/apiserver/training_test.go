@@ -81,6 +81,7 @@ func startTraining(t *testing.T, workers int32) *training {
 		t.Fatal(err)
 	}
 	job := simpleJob("t", workers)
+	delete(job.Spec.ReplicaSpecs, v1alpha1.ReplicaTypeMaster) // Phalanx's
 	worker := job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker]
 	worker.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)
 	worker.Template.Spec.Containers[0].Command = []string{
