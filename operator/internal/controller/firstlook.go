@@ -28,8 +28,8 @@ type firstLook struct {
 	pods map[types.UID][]types.UID // by job
 }
 
-// take returns the pods that a job had, once.
-func (l *firstLook) take(ctx context.Context, job types.UID) ([]types.UID, error) {
+// of returns the pods that a job had.
+func (l *firstLook) of(ctx context.Context, job types.UID) ([]types.UID, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.done {
@@ -39,9 +39,14 @@ func (l *firstLook) take(ctx context.Context, job types.UID) ([]types.UID, error
 		}
 		l.pods, l.done = pods, true
 	}
-	taken := l.pods[job]
+	return l.pods[job], nil
+}
+
+// forget is for a job whose pods are all known by now.
+func (l *firstLook) forget(job types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	delete(l.pods, job)
-	return taken, nil
 }
 
 func (l *firstLook) list(ctx context.Context) (map[types.UID][]types.UID, error) {

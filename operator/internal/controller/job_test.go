@@ -45,6 +45,7 @@ type cluster struct {
 	podLists   int  // how many the API server was asked for, each of whole pods
 	losing     bool // creations are carried out, and their answers lost
 	refusing   bool // no pod is taken
+	deaf       bool // no list of pods is answered
 	mu         sync.Mutex
 	refused    int
 	hidesNodes bool         // the cache does
@@ -141,6 +142,9 @@ func (c *cluster) delete(ctx context.Context, to client.WithWatch, object client
 func (c *cluster) list(ctx context.Context, to client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
 	if _, ok := list.(*corev1.PodList); ok {
 		c.podLists++
+		if c.deaf {
+			return errLost
+		}
 	}
 	return to.List(ctx, list, o...)
 }
@@ -287,6 +291,22 @@ func TestANewProcessAsksTheServer(t *testing.T) {
 	c := newCluster(t, 2)
 	c.mustReconcile()
 	c.newProcess() // with a cache from before the pods were made
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
+}
+
+// What the first look has found is not forgotten while nobody knows the pods themselves.
+func TestANewProcessAsksTheServerUntilItAnswers(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
+	c.newProcess() // with a cache from before the pods were made
+	c.deaf = true
+	for range 2 {
+		if _, err := c.reconcile(); !errors.Is(err, errLost) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	c.deaf = false
 	c.mustReconcile()
 	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-1")
 }

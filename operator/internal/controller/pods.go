@@ -109,7 +109,7 @@ func (r *JobReconciler) makeSure(ctx context.Context, job *v1alpha1.ElasticJob, 
 	if r.ledger.looked(job.UID) {
 		return r.askServer(ctx, job, now)
 	}
-	before, err := r.first.take(ctx, job.UID)
+	before, err := r.first.of(ctx, job.UID)
 	if err != nil {
 		return err
 	}
@@ -119,10 +119,15 @@ func (r *JobReconciler) makeSure(ctx context.Context, job *v1alpha1.ElasticJob, 
 	}
 	for _, pod := range before {
 		if !known[pod] {
-			return r.askServer(ctx, job, now)
+			if err := r.askServer(ctx, job, now); err != nil {
+				return err
+			}
+			r.first.forget(job.UID)
+			return nil
 		}
 	}
 	r.ledger.settle(job.UID, nil, now)
+	r.first.forget(job.UID)
 	return nil
 }
 
