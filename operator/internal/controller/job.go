@@ -83,7 +83,8 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 	}
 	r.hear(job, before.pods)
 	memory := elasticjob.Memory(&job.Status)
-	plan := sort(engine.Decide(engine.Observed{Pods: before.pods, Memory: memory, Going: before.going}, desired, r.policy, now))
+	observed := engine.Observed{Pods: before.pods, Memory: memory, Going: before.going}
+	plan := sort(engine.Decide(observed, desired, r.policy, now))
 	if noToken != nil && !begun(job) {
 		plan.creates = nil // they would begin with another's token, or none
 	}

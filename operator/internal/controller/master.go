@@ -68,8 +68,8 @@ func (r *JobReconciler) token(ctx context.Context, job *v1alpha1.ElasticJob) (st
 	err := r.server.Get(ctx, key, secret)
 	if apierrors.IsNotFound(err) {
 		if begun(job) {
-			return "", fmt.Errorf("secret %s is gone, and the job's pods know each other by it; put it back, or suspend the job "+
-				"and resume it: it gets a new one", key.Name)
+			return "", fmt.Errorf("secret %s is gone, and the job's pods know each other by it; put it back, or suspend the "+
+				"job and resume it: it gets a new one", key.Name)
 		}
 		var random [16]byte
 		rand.Read(random[:]) // never fails

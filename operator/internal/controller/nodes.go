@@ -41,8 +41,8 @@ type nodes struct {
 	notices []string // taints by which somebody says that a node is about to go
 }
 
-// tell notes in pods how their nodes are. Of a pod that has ended nobody asks. What was asked before is not asked again,
-// and what is found is added to it.
+// tell notes in pods how their nodes are. Of a pod that has ended nobody asks. What was asked before is not asked
+// again, and what is found is added to it.
 func (n *nodes) tell(ctx context.Context, pods []engine.Pod, asked map[string]host) error {
 	for i := range pods {
 		name := pods[i].Host
@@ -98,7 +98,8 @@ func (n *nodes) look(ctx context.Context, name string) (host, error) {
 // going are the nodes that are about to go, by name.
 func (n *nodes) going(ctx context.Context) ([]string, error) {
 	var found corev1.NodeList
-	if err := n.cache.List(ctx, &found, client.MatchingFields{noticeIndex: "yes"}, client.UnsafeDisableDeepCopy); err != nil {
+	err := n.cache.List(ctx, &found, client.MatchingFields{noticeIndex: "yes"}, client.UnsafeDisableDeepCopy)
+	if err != nil {
 		return nil, fmt.Errorf("listing the nodes that are about to go: %w", err)
 	}
 	var names []string

@@ -187,8 +187,8 @@ func tolerated(tolerations []corev1.Toleration, key string) bool {
 	return false
 }
 
-// Service is where the pods of a job find its master, whichever pod that is. A master that is not ready is not found: on a
-// lost node it would be there for as long as its node is not back.
+// Service is where the pods of a job find its master, whichever pod that is. A master that is not ready is not found:
+// on a lost node it would be there for as long as its node is not back.
 func Service(job *v1alpha1.ElasticJob) *corev1.Service {
 	labels := masterLabels(job.Name)
 	return &corev1.Service{

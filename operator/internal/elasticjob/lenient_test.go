@@ -51,8 +51,8 @@ func TestAMalformedJobIsReadAllTheSame(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			text := `{"items":[{"kind":"ElasticJob","metadata":{"name":"bad","uid":"2","resourceVersion":"7"},"spec":` + tc.spec +
-				`,"status":{"restarts":3,"replicas":1}},` + fits + `]}`
+			text := `{"items":[{"kind":"ElasticJob","metadata":{"name":"bad","uid":"2","resourceVersion":"7"},"spec":` +
+				tc.spec + `,"status":{"restarts":3,"replicas":1}},` + fits + `]}`
 			var list v1alpha1.ElasticJobList
 			if err := json.Unmarshal([]byte(text), &list); err != nil {
 				t.Fatal(err)
@@ -73,7 +73,8 @@ func TestAMalformedJobIsReadAllTheSame(t *testing.T) {
 
 func TestAMalformedPlanIsReadAllTheSame(t *testing.T) {
 	var plan v1alpha1.ScalePlan
-	text := `{"metadata":{"name":"bad"},"spec":{"ownerJob":"job","replicaResourceSpecs":{"worker":{"resource":{"cpu":"1e1.5"}}}}}`
+	text := `{"metadata":{"name":"bad"},"spec":{"ownerJob":"job",
+		"replicaResourceSpecs":{"worker":{"resource":{"cpu":"1e1.5"}}}}}`
 	if err := json.Unmarshal([]byte(text), &plan); err != nil {
 		t.Fatal(err)
 	}

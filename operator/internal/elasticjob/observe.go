@@ -112,8 +112,8 @@ func disruption(pod *corev1.Pod) string {
 	return ""
 }
 
-// outOf begins the reason of a kubelet that refuses a pod for want of something, as OutOfcpu or OutOfnvidia.com/gpu: the
-// scheduler did not know of what else is there.
+// outOf begins the reason of a kubelet that refuses a pod for want of something, as OutOfcpu or OutOfnvidia.com/gpu:
+// the scheduler did not know of what else is there.
 const outOf = "OutOf"
 
 // began says that the program of a pod has run.
@@ -131,7 +131,8 @@ func unbegun(pod *corev1.Pod) int32 {
 	return int32(max(count, 0))
 }
 
-// blockedBy says why a pod cannot start. Since when, the pod does not say: it may have pulled for long before it failed.
+// blockedBy says why a pod cannot start. Since when, the pod does not say: it may have pulled for long before it
+// failed.
 func blockedBy(pod *corev1.Pod) string {
 	if pod.Status.Phase != corev1.PodPending {
 		return ""

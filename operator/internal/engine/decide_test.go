@@ -14,7 +14,8 @@ var noon = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 
 // podOf is a running worker; changes make it something else.
 func podOf(rank int32, changes ...func(*Pod)) Pod {
-	pod := Pod{Role: "worker", ID: rank, Rank: rank, State: Running, Began: true, Ready: true, Host: fmt.Sprintf("node-%d", rank)}
+	pod := Pod{Role: "worker", ID: rank, Rank: rank, State: Running, Began: true, Ready: true}
+	pod.Host = fmt.Sprintf("node-%d", rank)
 	for _, change := range changes {
 		change(&pod)
 	}

@@ -262,8 +262,8 @@ func (s *stage) forceDelete(pods ...corev1.Pod) {
 	}
 }
 
-// simpleJob is a job of so many workers. Its master is one of its own that answers nobody: nobody runs it here, and pods
-// that are too many need not wait for it.
+// simpleJob is a job of so many workers. Its master is one of its own that answers nobody: nobody runs it here, and
+// pods that are too many need not wait for it.
 func simpleJob(name string, workers int32) *v1alpha1.ElasticJob {
 	worker := &v1alpha1.ReplicaSpec{Replicas: ptr.To(workers)}
 	worker.Template.Spec.Containers = []corev1.Container{{

@@ -226,6 +226,29 @@ func TestTraining(t *testing.T) {
 		}
 	}
 
+	t.Log("all workers are deleted at once: the job waits for others")
+	trained = tr.workers()
+	for i := range trained {
+		if err := cluster.client.Delete(context.Background(), &trained[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tr.await(func() error {
+		workers := tr.workers()
+		old := func(pod corev1.Pod) bool {
+			return slices.ContainsFunc(trained, func(before corev1.Pod) bool { return before.UID == pod.UID })
+		}
+		if len(workers) != 4 || slices.ContainsFunc(workers, old) {
+			return fmt.Errorf("%d workers, some of them as before", len(workers))
+		}
+		return nil
+	})
+	before = tr.step()
+	tr.await(tr.world(4, before+5))
+	if phase := tr.job("t").Status.Phase; phase != v1alpha1.PhaseRunning {
+		t.Errorf("phase %s", phase)
+	}
+
 	t.Log("the job comes to its end")
 	if err := os.WriteFile(filepath.Join(tr.folder, "enough"), nil, 0o644); err != nil {
 		t.Fatal(err)
