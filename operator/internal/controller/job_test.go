@@ -631,9 +631,11 @@ func TestWhatIsHeardOfAJob(t *testing.T) {
 		change func(*v1alpha1.ElasticJob)
 		want   bool
 	}{
-		"a spec":        {func(j *v1alpha1.ElasticJob) { j.Generation++ }, true},
-		"an annotation": {func(j *v1alpha1.ElasticJob) { j.Annotations = map[string]string{gang.AnnotationScheduler: "none"} }, true},
-		"a status":      {func(j *v1alpha1.ElasticJob) { j.Status.Ready, j.ResourceVersion = 3, "8" }, false},
+		"a spec": {func(j *v1alpha1.ElasticJob) { j.Generation++ }, true},
+		"an annotation": {func(j *v1alpha1.ElasticJob) {
+			j.Annotations = map[string]string{gang.AnnotationScheduler: "none"}
+		}, true},
+		"a status": {func(j *v1alpha1.ElasticJob) { j.Status.Ready, j.ResourceVersion = 3, "8" }, false},
 	} {
 		after := &v1alpha1.ElasticJob{}
 		tc.change(after)

@@ -34,8 +34,8 @@ const (
 )
 
 // Decide looks at a node's mark (empty: it has none), and at what jobs say of it. `at` is when to look again; zero:
-// when something changes. A taint that was removed while its mark holds is not put back: somebody knows better, until a job
-// says more. Pure.
+// when something changes. A taint that was removed while its mark holds is not put back: somebody knows better, until a
+// job says more. Pure.
 func Decide(mark string, blames []Blame, now time.Time) (change Change, blame Blame, at time.Time) {
 	var newest Blame
 	for _, one := range blames {

@@ -75,6 +75,7 @@ func (f *figures) heardByMaster(deletions int) {
 	defer operator.kill()
 	goings := watchGoings(s)
 	job := simpleJob(name, workers)
+	delete(job.Spec.ReplicaSpecs, v1alpha1.ReplicaTypeMaster) // Phalanx's
 	job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker].Template.Spec.Containers[0].Command = []string{"sleep", "86400"}
 	s.create(job)
 	s.await(s.running(name, workers))
