@@ -18,7 +18,8 @@ type ElasticJobStatus struct {
 	Ready int32 `json:"ready"`
 	// Selector finds the worker pods, for autoscalers.
 	Selector string `json:"selector,omitempty"`
-	// World is the number of ranks that train, as the job's master says.
+	// World is the number of ranks that train, as the job's master has said last. A job that is suspended or has ended has
+	// none.
 	World *int64 `json:"world,omitempty"`
 	// Step is the last step that the job's master knows of.
 	Step *int64 `json:"step,omitempty"`

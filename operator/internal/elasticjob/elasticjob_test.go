@@ -272,6 +272,29 @@ func TestStatusKeepsTheMemory(t *testing.T) {
 	}
 }
 
+// A job without pods trains nothing, whatever its master has said last.
+func TestTheWorldOfAJobThatDoesNotTrain(t *testing.T) {
+	job := jobOf()
+	desired, err := Desired(job, engine.DefaultPolicy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := Situation{Desired: desired, Told: &Told{World: 8, Step: ptr.To[int64](40)}, Now: time.Unix(1000, 0)}
+	job.Status = Status(job, at)
+	at.Told = nil
+	if world := Status(job, at).World; world == nil || *world != 8 {
+		t.Errorf("while the master is not heard: %v", world)
+	}
+	ended := at
+	ended.Memory.Outcome = &engine.Outcome{Success: true}
+	at.Desired.Suspended = true
+	for name, at := range map[string]Situation{"suspended": at, "ended": ended} {
+		if status := Status(job, at); status.World != nil || *status.Step != 40 {
+			t.Errorf("%s: %v ranks", name, *status.World)
+		}
+	}
+}
+
 func TestPlans(t *testing.T) {
 	plan := func(change func(*v1alpha1.ScalePlan)) *v1alpha1.ScalePlan {
 		plan := &v1alpha1.ScalePlan{Spec: v1alpha1.ScalePlanSpec{
@@ -281,7 +304,15 @@ func TestPlans(t *testing.T) {
 		change(plan)
 		return plan
 	}
-	scaling := func(p *v1alpha1.ScalePlan) { p.Status.Phase, p.Status.JobGeneration = v1alpha1.PlanScaling, 2 }
+	scaling := func(p *v1alpha1.ScalePlan) {
+		p.Status.Phase, p.Status.JobGeneration = v1alpha1.PlanScaling, 2
+		p.OwnerReferences = []metav1.OwnerReference{Owner(jobOf())}
+	}
+	owned := func(p *v1alpha1.ScalePlan) {
+		scaling(p)
+		p.Status = v1alpha1.ScalePlanStatus{Phase: v1alpha1.PlanPending}
+	}
+	anew := jobOf(func(j *v1alpha1.ElasticJob) { j.UID = "another" })
 	sized := func(replicas, ready int32, generation int64) *v1alpha1.ElasticJob {
 		return jobOf(func(j *v1alpha1.ElasticJob) {
 			worker(j).Replicas, j.Generation = &replicas, generation
@@ -294,12 +325,19 @@ func TestPlans(t *testing.T) {
 		want string
 		size int32
 	}{
-		"a wish is written":           {plan(func(*v1alpha1.ScalePlan) {}), sized(2, 2, 1), "Scaling", 6},
-		"no job yet":                  {plan(func(*v1alpha1.ScalePlan) {}), nil, "Pending", 0},
-		"an old picture of the job":   {plan(scaling), sized(2, 2, 1), "Scaling", 0},
-		"pods are missing":            {plan(scaling), sized(6, 5, 2), "Scaling", 0},
-		"all are there":               {plan(scaling), sized(6, 6, 2), "Succeeded", 0},
-		"somebody wanted other sizes": {plan(scaling), sized(4, 4, 3), "Failed", 0},
+		"a wish is written":         {plan(func(*v1alpha1.ScalePlan) {}), sized(2, 2, 1), "Scaling", 6},
+		"no job yet":                {plan(func(*v1alpha1.ScalePlan) {}), nil, "Pending", 0},
+		"an old picture of the job": {plan(scaling), sized(2, 2, 1), "Scaling", 0},
+		"pods are missing":          {plan(scaling), sized(6, 5, 2), "Scaling", 0},
+		"all are there":             {plan(scaling), sized(6, 6, 2), "Succeeded", 0},
+		"its job is gone":           {plan(scaling), nil, "Failed", 0},
+		"its job goes": {plan(scaling), jobOf(func(j *v1alpha1.ElasticJob) {
+			j.DeletionTimestamp = &metav1.Time{}
+		}), "Failed", 0},
+		"a job applied anew is another":                  {plan(scaling), anew, "Failed", 0},
+		"also where the plan had only just been written": {plan(owned), anew, "Failed", 0},
+		"a plan that was cut short is written again":     {plan(owned), sized(2, 2, 1), "Scaling", 6},
+		"somebody wanted other sizes":                    {plan(scaling), sized(4, 4, 3), "Failed", 0},
 		"a job that has ended": {plan(func(*v1alpha1.ScalePlan) {}), jobOf(func(j *v1alpha1.ElasticJob) {
 			j.Status.CompletionTime = &metav1.Time{}
 		}), "Failed", 0},

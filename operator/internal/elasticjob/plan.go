@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"phalanx/operator/api/v1alpha1"
 )
 
@@ -25,6 +27,8 @@ func NextStep(plan *v1alpha1.ScalePlan, job *v1alpha1.ElasticJob) PlanStep {
 	switch {
 	case err != nil:
 		return planAt(plan, v1alpha1.PlanFailed, err.Error())
+	case begunWith(plan) != "" && (job == nil || job.DeletionTimestamp != nil || job.UID != begunWith(plan)):
+		return planAt(plan, v1alpha1.PlanFailed, "the job that was to have another size has been deleted")
 	case job == nil || job.DeletionTimestamp != nil:
 		return planAt(plan, v1alpha1.PlanPending,
 			fmt.Sprintf("there is no ElasticJob %s in this namespace", plan.Spec.OwnerJob))
@@ -49,6 +53,16 @@ func NextStep(plan *v1alpha1.ScalePlan, job *v1alpha1.ElasticJob) PlanStep {
 		return planAt(plan, v1alpha1.PlanSucceeded, fmt.Sprintf("%s has %d workers", job.Name, wanted))
 	}
 	return PlanStep{Status: plan.Status}
+}
+
+// begunWith is the job that a plan was written into: its owner since. One of the same name that comes later is another.
+func begunWith(plan *v1alpha1.ScalePlan) types.UID {
+	for _, owner := range plan.OwnerReferences {
+		if owner.Kind == "ElasticJob" && owner.Name == plan.Spec.OwnerJob {
+			return owner.UID
+		}
+	}
+	return ""
 }
 
 func planAt(plan *v1alpha1.ScalePlan, phase, message string) PlanStep {

@@ -77,6 +77,9 @@ func Status(job *v1alpha1.ElasticJob, at Situation) v1alpha1.ElasticJobStatus {
 			status.Step = at.Told.Step
 		}
 	}
+	if at.Desired.Suspended || at.Memory.Outcome != nil {
+		status.World = nil
+	}
 	remember(&status, at.Memory)
 	now := metav1.NewTime(at.Now)
 	if status.StartTime == nil && worker.live+master.live > 0 {
