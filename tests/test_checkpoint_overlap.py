@@ -164,7 +164,8 @@ def without_hook():
 @overlaps
 @pytest.mark.parametrize("settings", [{}, {"fused": True}])
 def test_a_step_that_nobody_sees_is_found_by_the_comparison(make, agent, monkeypatch, settings):
-    """A weight of 64 MiB: the step has begun to write it long before it is copied, and looked at again."""
+    """A weight of 64 MiB: the step has begun to write it long before it is copied, and looked at again. On a busy machine
+    it may come too late; then what was kept is what was there before it."""
     weight = torch.nn.Parameter(torch.zeros(16 << 20))
     optimizer, checkpointer = torch.optim.SGD([weight], lr=1.0, **settings), make(verify="always")
 
@@ -175,18 +176,29 @@ def test_a_step_that_nobody_sees_is_found_by_the_comparison(make, agent, monkeyp
     def save(number):
         return checkpointer.save(number, {"weight": weight, "optimizer": optimizer})
 
+    def is_found(number):
+        """Whether the step is, that nobody sees."""
+        before = weight.detach().clone()
+        handle = save(number)
+        assert handle.why is None
+        optimizer.step()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            if handle.wait_staged():
+                assert torch.equal(before, checkpointer.load()[0]["weight"])
+                return False
+        assert any("copies everything before it returns" in str(warning.message) for warning in told)
+        assert "changed while it was copied" in handle.why and handle.why.startswith("state['weight']")
+        assert agent.wait_packet("skipped")["step"] == number and number not in agent.sealed()
+        return True
+
     step()
     weight.grad = torch.ones_like(weight)
-    monkeypatch.setattr(checkpointer._writer._guard, "before_step", lambda optimizer: None)  # this very step is missed
-    handle = save(1)
-    assert handle.why is None
-    optimizer.step()
-    with pytest.warns(RuntimeWarning, match="copies everything before it returns"):
-        assert not handle.wait_staged()
-    assert "changed while it was copied" in handle.why and handle.why.startswith("state['weight']")
-    assert agent.wait_packet("skipped")["step"] == 1 and agent.sealed() == {}
+    monkeypatch.setattr(checkpointer._writer._guard, "before_step", lambda optimizer: None)  # these steps are missed
+    found = next((number for number in range(1, 11) if is_found(number)), None)
+    assert found is not None, "ten steps in a row were too late"
     monkeypatch.undo()
-    for number in (2, 3):
+    for number in (found + 1, found + 2):
         before = weight.detach().clone()
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it has been said

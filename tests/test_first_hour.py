@@ -667,7 +667,7 @@ def test_a_console_that_nobody_reads_any_more_ends_nothing(job, command, lost):
     told = [row["reason"] for row in rows if row["kind"] == "console-lost"]
     assert sorted(told) == sorted(NOBODY_READS.format(stream) for stream in lost)
     if lost == ["stderr"]:
-        assert (job.folder / "out").read_text().count("step ") == 80
+        assert (job.folder / "out").read_text().count("step") == 80  # two ranks may write into each other's lines
 
 
 def test_files_of_a_console_that_nobody_reads_get_everything(job):
