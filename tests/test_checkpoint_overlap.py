@@ -164,8 +164,8 @@ def without_hook():
 @overlaps
 @pytest.mark.parametrize("settings", [{}, {"fused": True}])
 def test_a_step_that_nobody_sees_is_found_by_the_comparison(make, agent, monkeypatch, settings):
-    """A weight of 64 MiB: the step has begun to write it long before it is copied, and looked at again. On a busy machine
-    it may come too late; then what was kept is what was there before it."""
+    """A weight of 64 MiB: the step has begun to write it long before it is copied, and looked at again. On a busy
+    machine it may come too late; then what was kept is what was there before it."""
     weight = torch.nn.Parameter(torch.zeros(16 << 20))
     optimizer, checkpointer = torch.optim.SGD([weight], lr=1.0, **settings), make(verify="always")
 
