@@ -52,7 +52,7 @@ for line in sys.stdin:
     with contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]):
         try:
             code = main()
-        except BaseException:
+        except Exception:
             traceback.print_exc()
             code = -1
     print(json.dumps([code, *(each.getvalue() for each in said)]), flush=True)

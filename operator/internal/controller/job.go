@@ -64,17 +64,19 @@ func (r *JobReconciler) Reconcile(ctx context.Context, request reconcile.Request
 		_, err := r.writeStatus(ctx, &job, elasticjob.Refused(&job, err, r.now()))
 		return reconcile.Result{}, err
 	}
-	var noToken error
-	if desired.Suspended || elasticjob.Memory(&job.Status).Outcome != nil {
-		r.masters.Close(job.UID) // nobody is there any more
-	} else {
-		noToken = r.ensureToken(ctx, &job)
-	}
-	return r.reconcile(ctx, &job, desired, noToken)
+	return r.reconcile(ctx, &job, desired)
 }
 
-func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob, desired engine.Desired,
-	noToken error) (reconcile.Result, error) {
+func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
+	desired engine.Desired) (reconcile.Result, error) {
+	memory := elasticjob.Memory(&job.Status)
+	isOver := desired.Suspended || memory.Outcome != nil
+	var noToken error
+	if isOver {
+		r.masters.Close(job.UID) // nobody is there any more
+	} else {
+		noToken = r.ensureToken(ctx, job)
+	}
 	now := r.now()
 	asked := map[string]host{}
 	before, err := r.observe(ctx, job, now, asked)
@@ -82,7 +84,6 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 		return reconcile.Result{}, err
 	}
 	r.hear(job, before.pods)
-	memory := elasticjob.Memory(&job.Status)
 	observed := engine.Observed{Pods: before.pods, Memory: memory, Going: before.going}
 	plan := sort(engine.Decide(observed, desired, r.policy, now))
 	if noToken != nil && !begun(job) {
@@ -99,7 +100,7 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 			return reconcile.Result{}, err
 		}
 	}
-	plan.lives = plan.finish == nil && memory.Outcome == nil && !desired.Suspended
+	plan.lives = !isOver && plan.finish == nil
 	failure := errors.Join(noToken, r.carryOut(ctx, job, plan))
 	after, err := r.observe(ctx, job, r.now(), asked)
 	if err != nil {

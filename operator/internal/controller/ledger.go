@@ -105,18 +105,22 @@ func (l *ledger) drained(job types.UID, pods []types.UID, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	account := l.account(job)
-	before := account.drains
-	account.drains = nil
-	for _, pod := range pods {
-		if account.drains == nil {
-			account.drains = map[types.UID]time.Time{}
-		}
-		since, known := before[pod]
-		if !known {
-			since = now
-		}
-		account.drains[pod] = since
+	account.drains = since(account.drains, pods, now)
+}
+
+// since is when each of the pods was first among them; before is what it has returned last.
+func since(before map[types.UID]time.Time, pods []types.UID, now time.Time) map[types.UID]time.Time {
+	if len(pods) == 0 {
+		return nil
 	}
+	found := make(map[types.UID]time.Time, len(pods))
+	for _, pod := range pods {
+		found[pod] = now
+		if at, known := before[pod]; known {
+			found[pod] = at
+		}
+	}
+	return found
 }
 
 // drainSince is zero for a pod that is not to go.
@@ -134,20 +138,17 @@ func (l *ledger) blocked(job types.UID, pods []engine.Pod, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	account := l.account(job)
-	before := account.blocked
-	account.blocked = nil
+	var blocked []types.UID
 	for i := range pods {
-		if pods[i].Blocked.Reason == "" {
-			continue
+		if pods[i].Blocked.Reason != "" {
+			blocked = append(blocked, ownUID(pods[i]))
 		}
-		if account.blocked == nil {
-			account.blocked = map[types.UID]time.Time{}
+	}
+	account.blocked = since(account.blocked, blocked, now)
+	for i := range pods {
+		if pods[i].Blocked.Reason != "" {
+			pods[i].Blocked.Since = account.blocked[ownUID(pods[i])]
 		}
-		since, known := before[ownUID(pods[i])]
-		if !known {
-			since = now
-		}
-		account.blocked[ownUID(pods[i])], pods[i].Blocked.Since = since, since
 	}
 }
 

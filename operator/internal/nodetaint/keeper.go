@@ -172,14 +172,10 @@ func (k *Keeper) roomAt(ctx context.Context, now time.Time) (time.Time, error) {
 			first = until
 		}
 	}
-	return later(first, now.Add(time.Second)), nil // that one's own turn may come a moment later
-}
-
-func later(one, other time.Time) time.Time {
-	if one.After(other) {
-		return one
+	if soon := now.Add(time.Second); first.Before(soon) {
+		return soon, nil // that one's own turn may come a moment later
 	}
-	return other
+	return first, nil
 }
 
 func (k *Keeper) carryOut(ctx context.Context, node *corev1.Node, change Change, blame Blame) error {

@@ -8,7 +8,6 @@
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/utf8.h"
 #include "master/core/admit.h"
@@ -49,10 +48,14 @@ void AdmitView(v1::PlatformView& view) {
 template <typename Value>
 const std::pair<const std::string, Value>* FindByAddress(const std::map<std::string, Value>& known, const Node& node) {
   if (known.empty()) return nullptr;
-  std::vector<std::string> addresses = {node.hello.address(), node.peer_address};
-  addresses.insert(addresses.end(), node.hello.interface_addresses().begin(), node.hello.interface_addresses().end());
-  for (const std::string& address : addresses) {
-    if (const auto found = known.find(address); found != known.end()) return &*found;
+  const auto at = [&known](const std::string& address) {
+    const auto found = known.find(address);
+    return found == known.end() ? nullptr : &*found;
+  };
+  if (const auto* const found = at(node.hello.address())) return found;
+  if (const auto* const found = at(node.peer_address)) return found;
+  for (const std::string& address : node.hello.interface_addresses()) {
+    if (const auto* const found = at(address)) return found;
   }
   return nullptr;
 }

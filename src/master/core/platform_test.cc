@@ -36,6 +36,11 @@ class PlatformJob : public JobFixture {
     hello.set_address(Address(number));
     return Attach(hello);
   }
+  // So many come, 0 first, and train.
+  void Train(int nodes) {
+    for (int i = 0; i < nodes; ++i) Come(i);
+    Pass(1'000);
+  }
   static std::string Address(int number) { return fmt::format("10.0.0.{}", number); }
 
   void Goes(int number, const std::string& reason) {
@@ -68,8 +73,7 @@ class PlatformJob : public JobFixture {
 
 TEST(PlatformTest, WhoIsPreemptedTrainsNoMoreWhileItIsStillThere) {
   PlatformJob job(2, 3);
-  for (int i = 0; i < 3; ++i) job.Come(i);
-  job.Pass(1'000);
+  job.Train(3);
   ASSERT_EQ(job.World(), 3u);
   const uint32_t restarts = RestartsLeft(job.state.budget, job.now);
   job.Goes(1, "preempted by a pod of higher priority");
@@ -121,8 +125,7 @@ TEST(PlatformTest, WhereTooFewWouldBeLeftItTrainsUntilItGoes) {
 
 TEST(PlatformTest, OfAllThatGoNotAllAreLeftOut) {
   PlatformJob job(1, 3);
-  for (int i = 0; i < 3; ++i) job.Come(i);
-  job.Pass(1'000);
+  job.Train(3);
   for (int i = 0; i < 3; ++i) job.Goes(i, "its node is not ready");
   job.Tell();
   job.BeSafe();
@@ -134,18 +137,14 @@ TEST(PlatformTest, ANodeThatGoesIsNotTakenInWhenItComesLate) {
   PlatformJob job(1, 2);
   job.Goes(1, "evicted");
   job.Tell();
-  job.Come(0);
-  job.Come(1);
-  job.Pass(1'000);
+  job.Train(2);
   EXPECT_EQ(job.World(), 1u);
   EXPECT_THAT(job.View().released(), ElementsAre("10.0.0.1"));
 }
 
 TEST(PlatformTest, WhatIsSaidTwiceChangesNothing) {
   PlatformJob job(1, 2);
-  job.Come(0);
-  job.Come(1);
-  job.Pass(1'000);
+  job.Train(2);
   job.Goes(1, "evicted");
   job.Tell();
   job.BeSafe();
@@ -158,9 +157,7 @@ TEST(PlatformTest, WhatIsSaidTwiceChangesNothing) {
 
 TEST(PlatformTest, APlatformThatIsLostIsBelievedForAWhile) {
   PlatformJob job(1, 2);
-  job.Come(0);
-  job.Come(1);
-  job.Pass(1'000);
+  job.Train(2);
   job.Goes(1, "evicted");
   job.Tell();
   job.BeSafe();
@@ -174,9 +171,7 @@ TEST(PlatformTest, APlatformThatIsLostIsBelievedForAWhile) {
 
 TEST(PlatformTest, ItsNodesAreAsManyAsItWants) {
   PlatformJob job(1, 2);
-  job.Come(0);
-  job.Come(1);
-  job.Pass(1'000);
+  job.Train(2);
   job.view.set_wanted_nodes(3);
   job.Tell();
   EXPECT_EQ(job.state.spec->max_nodes(), 3u);
@@ -209,8 +204,7 @@ TEST(PlatformTest, WhoComesWithAnotherNumberBeforeThePlatformSaysSoIsLetIn) {
 
 TEST(PlatformTest, OneStaysTheOtherGoes) {
   PlatformJob job(1, 3);
-  for (int i = 0; i < 3; ++i) job.Come(i);
-  job.Pass(1'000);
+  job.Train(3);
   job.Goes(1, "evicted");
   job.Goes(2, "evicted");
   job.Tell();
@@ -226,9 +220,7 @@ TEST(PlatformTest, OneStaysTheOtherGoes) {
 
 TEST(PlatformTest, AJobOfAFixedSizeTrainsOnUntilTheOthersAreThere) {
   PlatformJob job(2, 2);
-  job.Come(0);
-  job.Come(1);
-  job.Pass(1'000);
+  job.Train(2);
   job.view.set_wanted_nodes(4);
   job.Tell();
   EXPECT_EQ(job.World(), 2u);
@@ -252,9 +244,7 @@ TEST(PlatformTest, NumbersOfTheUserCount) {
 // They happened to be the platform's own, until that wanted others.
 TEST(PlatformTest, NumbersOfTheUserCountAlsoWhereTheyWereThePlatforms) {
   PlatformJob job(2, 2);
-  job.Come(0);
-  job.Come(1);
-  job.Pass(1'000);
+  job.Train(2);
   job.view.set_wanted_nodes(3);
   job.Tell();
   ASSERT_EQ(job.state.spec->max_nodes(), 3u);
@@ -285,8 +275,7 @@ TEST(PlatformTest, TheMinimumThatWasAskedForComesBackWithTheNodes) {
 // Its own node was told another size than the job has by now, and it has no journal.
 TEST(PlatformTest, ANewMasterTakesUpWhatIsLargerThanItsFirstNodeWasTold) {
   PlatformJob before(1, 4);
-  for (int i = 0; i < 4; ++i) before.Come(i);
-  before.Pass(1'000);
+  before.Train(4);
   ASSERT_EQ(before.World(), 4u);
   PlatformJob job(1, 2);
   const std::vector<uint64_t> members = before.Ranks();
@@ -304,9 +293,7 @@ TEST(PlatformTest, ANewMasterTakesUpWhatIsLargerThanItsFirstNodeWasTold) {
 // A master that has just begun does not know who trains: its nodes may be on their way.
 TEST(PlatformTest, NobodyIsReleasedWhomTheMasterHasNotMet) {
   PlatformJob before(1, 2);
-  before.Come(0);
-  before.Come(1);
-  before.Pass(1'000);
+  before.Train(2);
   PlatformJob job(1, 2);
   job.Goes(1, "evicted");
   job.Tell();
@@ -385,8 +372,7 @@ TEST(PlatformTest, NodesUnderOneSwitchHaveRanksNextToEachOther) {
     place.set_access_switch(1 + i % 2);
   }
   job.Tell();
-  for (int i = 0; i < 4; ++i) job.Come(i);
-  job.Pass(1'000);
+  job.Train(4);
   EXPECT_THAT(job.Records("round-addresses"), ElementsAre("nodes by rank: 10.0.0.0, 10.0.0.2, 10.0.0.1, 10.0.0.3"));
 }
 
