@@ -132,7 +132,8 @@ def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(make_job, tmp_
     wanted = [(event["n"], event["rank"], event["loss"], event["state"]) for event in other.found("step")]
     rng = random.Random(request.config.option.seed)
     job = make_job()
-    node = start(job, tmp_path / "run", stage, version, f"--steps={steps}", flags=["--max-restarts=3"])
+    arguments = [f"--steps={steps}", "--pause-at=6,10"]
+    node = start(job, tmp_path / "run", stage, version, *arguments, flags=["--max-restarts=3"])
     for life in (0, 1):
         job.wait_events("step", n=3 + 4 * life, life=life, timeout_s=END_S)
         time.sleep(rng.random() / 10)  # of a step's time and its save's

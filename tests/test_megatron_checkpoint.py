@@ -46,7 +46,7 @@ def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(make_job, fold
     wanted = told(run(make_job(), tmp_path / "other", *arguments))
     chance = random.Random(request.config.option.seed)
     job = make_job()
-    node = start(job, folder, *arguments, flags=["--max-restarts=3"])
+    node = start(job, folder, *arguments, "--pause-at=3,5", flags=["--max-restarts=3"])
     for life in (0, 1):
         job.wait_events("saved", n=2 + 2 * life, life=life, timeout_s=END_S)
         time.sleep(chance.random() / 5)  # of a step's time and its save's

@@ -3,10 +3,10 @@
 import argparse
 import os
 import pathlib
-import signal
 import threading
 import time
 
+import pausing
 import torch
 from dlrover.trainer.torch.flash_checkpoint.engine import CheckpointEngine
 from dlrover.trainer.torch.flash_checkpoint.hf_trainer import HfDdpCheckpointer
@@ -17,7 +17,7 @@ report("main")
 parser = argparse.ArgumentParser()
 parser.add_argument("--dir", required=True)
 parser.add_argument("--steps", type=int, default=3)
-parser.add_argument("--pause-at", type=int, default=0, help="in the first life, wait to be killed behind this step")
+pausing.add_option(parser)
 parser.add_argument("--width", type=int, default=300)
 parser.add_argument("--refused-at", type=int, default=0, help="give what cannot be saved with this step")
 parser.add_argument("--elsewhere", action="store_true", help="give a file that is in no checkpoint-N")
@@ -89,9 +89,8 @@ def main():
             continue
         made = flash.save_checkpoint_to_storage(step, *([True] if step == options.steps else []))
         report("saved", n=step, made=made, newest=newest())
-        if step == options.pause_at and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            report("pausing")
-            signal.pause()
+        if pausing.is_due(step, options.pause_at):
+            pausing.wait_to_be_killed()
         time.sleep(0.3)  # of a step
     flash.async_save_engine.wait_latest_checkpoint(60, step)
     report("waited", newest=newest())

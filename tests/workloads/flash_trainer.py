@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 
+import pausing
 import torch
 import transformers
 from report import report
@@ -27,7 +28,7 @@ parser.add_argument("--subclass", action="store_true")
 parser.add_argument("--adapters", action="store_true", help="PEFT's, and nothing else of the model")
 parser.add_argument("--resume", default="true", help="true, none, or a folder")
 parser.add_argument("--die-at", type=int, default=-1, help="in the first life, the last rank behind that step")
-parser.add_argument("--pause-at", type=int, default=-1, help="in the first life, wait behind that step")
+pausing.add_option(parser)
 parser.add_argument("--rate", type=float, default=1e-3)
 options = parser.parse_args()
 
@@ -59,9 +60,8 @@ class Watch(TrainerCallback):
             and os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1)
         ):
             os.kill(os.getpid(), signal.SIGKILL)
-        if FIRST_LIFE and state.global_step == options.pause_at:
-            report("pausing")
-            signal.pause()
+        if pausing.is_due(state.global_step, options.pause_at):
+            pausing.wait_to_be_killed()
 
 
 def model():

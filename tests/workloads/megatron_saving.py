@@ -2,9 +2,8 @@
 Says which loss each iteration has, and what all of this rank's state is."""
 
 import argparse
-import os
-import signal
 
+import pausing
 from report import report
 
 report("main")
@@ -35,7 +34,7 @@ parser.add_argument("--ckpt-step", type=int)
 parser.add_argument("--finetune", action="store_true")
 parser.add_argument("--replica-count", type=int, default=0)
 parser.add_argument("--save-loaded", action="store_true", help="to disk")
-parser.add_argument("--pause-at", type=int, default=0, help="in the first life, wait to be killed behind this step")
+pausing.add_option(parser)
 options = parser.parse_args()
 options.load = options.load or options.save
 
@@ -68,9 +67,8 @@ while step < options.steps:
     )
     kept = handle.wait_stored() if is_to_disk else handle.wait_committed()
     report("saved", n=step, kept=kept, why=handle.why, held_ms=handle.held_ns // 1_000_000)
-    if step == options.pause_at and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-        report("pausing")
-        signal.pause()
+    if pausing.is_due(step, options.pause_at):
+        pausing.wait_to_be_killed()
 wait_latest_checkpoint()
 report("done", state=tiny_megatron.digest(*of_training))
 leave_group()

@@ -4,8 +4,8 @@ of rank 0's. Loads all files that there are, whosever they are."""
 import argparse
 import hashlib
 import os
-import signal
 
+import pausing
 import torch
 from phalanx.checkpoint import Storage
 from phalanx.checkpoint.files import Checkpointer
@@ -16,7 +16,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--dir", required=True)
 parser.add_argument("--steps", type=int, default=6, help="0: until the stop file appears")
 parser.add_argument("--disk-every", type=int, default=0)
-parser.add_argument("--pause-at", type=int, default=0, help="in the first life, wait to be killed behind this step")
+pausing.add_option(parser)
 parser.add_argument("--width", type=int, default=64)
 parser.add_argument("--more", type=int, default=0, help="so many small files more of rank 1")
 parser.add_argument("--idle", action="store_true", help="rank 1 saves no file")
@@ -76,9 +76,8 @@ def run():
         handle = ckpt.save(step, files_at(step), storage=storage)
         kept = handle.wait_stored() if storage is Storage.DISK else handle.wait_committed()
         report("saved", n=step, kept=kept, why=handle.why)
-        if step == options.pause_at and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-            report("pausing")
-            signal.pause()
+        if pausing.is_due(step, options.pause_at):
+            pausing.wait_to_be_killed()
     ckpt.close()
 
 

@@ -2,10 +2,9 @@
 
 import argparse
 import hashlib
-import os
-import signal
 import warnings
 
+import pausing
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -28,7 +27,7 @@ parser.add_argument("--kind", choices=["fsdp1", "fsdp2", "hsdp", "dtensor"], def
 parser.add_argument("--steps", type=int, default=6)
 parser.add_argument("--save-every", type=int, default=2)
 parser.add_argument("--disk-every", type=int, default=0)
-parser.add_argument("--pause-at", type=int, default=0, help="in the first life, wait to be killed behind this step")
+pausing.add_option(parser)
 parser.add_argument("--fail-at", type=int, default=0, help="rank 1 cannot save this step")
 parser.add_argument(
     "--grow-at", type=int, default=0, help="rank 0 has one more tensor from this step on, and a value grows at the next"
@@ -166,10 +165,9 @@ def run():
         train(step)
         settle(ckpt, saved)
         saved = save(ckpt, step) if step % options.save_every == 0 else None
-        if step == options.pause_at and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if pausing.is_due(step, options.pause_at):
             settle(ckpt, saved)
-            report("pausing")
-            signal.pause()
+            pausing.wait_to_be_killed()
     settle(ckpt, saved)
     report("trained", n=step, whole=whole(), draw=torch.rand(1).item())
     return ckpt.close()  # what it does at exit does not run behind leave_group()

@@ -1,10 +1,9 @@
 """Trains a sharded model that stock torch.distributed.checkpoint saves and loads, through phalanx.checkpoint.dcp."""
 
 import argparse
-import os
-import signal
 import warnings
 
+import pausing
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -22,7 +21,7 @@ parser.add_argument("--dir", required=True)
 parser.add_argument("--steps", type=int, default=6)
 parser.add_argument("--disk-every", type=int, default=4)
 parser.add_argument("--asynchronous", action="store_true")
-parser.add_argument("--pause-at", type=int, default=0, help="in the first life, wait to be killed behind this step")
+pausing.add_option(parser)
 parser.add_argument("--wrong", choices=["", "planner", "group"], default="", help="at the first save")
 options = parser.parse_args()
 
@@ -123,10 +122,9 @@ while counted < options.steps:
         if not options.asynchronous:
             settle(saving)
             saving = None
-    if counted == options.pause_at and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if pausing.is_due(counted, options.pause_at):
         settle(saving)
-        report("pausing")
-        signal.pause()
+        pausing.wait_to_be_killed()
 settle(saving)
 report("trained", n=counted, digest=digest())
 ckpt.close()  # what it does at exit does not run behind leave_group()

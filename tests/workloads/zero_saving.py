@@ -7,10 +7,10 @@ imported than to do what is tested here."""
 import argparse
 import hashlib
 import os
-import signal
 import sys
 
 import deepspeed
+import pausing
 import report as events
 import torch
 import torch.distributed as dist
@@ -27,7 +27,7 @@ parser.add_argument("--save", choices=["ours", "stock", "engine"], default="ours
 parser.add_argument("--load", choices=["ours", "stock", "engine", "universal", "none"], default="ours")
 parser.add_argument("--steps", type=int, default=6, help="0: until the stop file appears")
 parser.add_argument("--disk-every", type=int, default=0)
-parser.add_argument("--pause-at", type=int, default=0, help="in the first life, wait to be killed behind this step")
+pausing.add_option(parser)
 parser.add_argument("--width", type=int, default=24)
 parser.add_argument("--keep-last", type=int)
 parser.add_argument("--twice-at", type=int, default=0, help="save this step once more, by the tag `again`")
@@ -194,9 +194,8 @@ def play():
         report("step", n=step, loss=loss, state=digest(engine))
         kept, why = save(engine, ckpt, step)
         report("saved", n=step, kept=kept, why=why)
-        if step == options.pause_at and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-            report("pausing")
-            signal.pause()
+        if pausing.is_due(step, options.pause_at):
+            pausing.wait_to_be_killed()
     if ckpt is not None:
         ckpt.close()
     report("done", state=digest(engine))
