@@ -38,6 +38,12 @@ uint32_t DrawOlderSaveAfter(uint64_t seed) {
   return static_cast<uint32_t>(random.OneOf({0, 1, 2, 2, 2, 3}));
 }
 
+// Drawn apart, too.
+int64_t DrawLease(uint64_t seed) {
+  Random random(seed, 6);
+  return random.OneIn(8) ? random.OneOf({4'500, 15'000}) : 0;
+}
+
 // Grants divisors of its largest batch. Drawn apart, so that other jobs are what they would be without such configs.
 std::string DrawElasticConfig(uint64_t seed, const v1::JobSpec& spec) {
   Random random(seed, 2);
@@ -259,6 +265,7 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   scenario.spec = DrawSpec(random, limits);
   scenario.spec.set_elastic_config(DrawElasticConfig(seed, scenario.spec));
   scenario.spec.set_older_save_after_lives(DrawOlderSaveAfter(seed));
+  scenario.spec.set_lease_ms(DrawLease(seed));
   scenario.embedded = !random.OneIn(3);
   scenario.warm = !random.OneIn(6);
   scenario.script = DrawScript(random);
@@ -293,6 +300,7 @@ std::vector<std::string> Describe(const Scenario& s) {
                   s.spec.min_nodes(), s.spec.max_nodes(), s.spec.node_unit(), restarts,
                   s.spec.join_timeout_ms() / 1'000, s.spec.last_call_ms(), s.spec.rescale_grace_ms(),
                   s.spec.older_save_after_lives(), s.embedded ? "embedded" : "standalone"));
+  if (s.spec.lease_ms() > 0) lines.push_back(fmt::format("a silent node is believed for {} ms", s.spec.lease_ms()));
   if (!s.spec.elastic_config().empty()) lines.push_back("elastic config: " + s.spec.elastic_config());
   const Script& script = s.script;
   lines.push_back(

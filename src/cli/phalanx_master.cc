@@ -47,6 +47,7 @@ struct MasterFlags {
   int64_t rescale_grace_s = 30;
   uint32_t older_save_after_lives = 2;
   int64_t hang_timeout_s = 0;
+  int64_t lease_s = 0;
   uint32_t precheck = 0;
   bool excludes_stragglers = false;
   int64_t check_timeout_s = 60;
@@ -113,6 +114,9 @@ void Declare(CLI::App& app, MasterFlags& f) {
   app.add_option("--hang-timeout", f.hang_timeout_s,
                  "seconds without a step that end a round, as a failure does; 0: never")
       ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--lease", f.lease_s, "seconds that a silent node is believed; 0: 3, and longer in a large job")
+      ->check(CLI::Range(0, 86'400))
       ->capture_default_str();
   DeclareChecks(app, f);
   app.add_flag("--retry-same-error", f.retries_same_error,
@@ -237,6 +241,7 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
     spec.set_rescale_grace_ms(flags.rescale_grace_s * 1'000);
     spec.set_older_save_after_lives(flags.older_save_after_lives);
     spec.set_hang_timeout_ms(flags.hang_timeout_s * 1'000);
+    spec.set_lease_ms(flags.lease_s * 1'000);
     spec.set_retries_same_error(flags.retries_same_error);
     spec.mutable_check()->set_level(flags.precheck);
     spec.mutable_check()->set_excludes_stragglers(flags.excludes_stragglers);

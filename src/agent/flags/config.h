@@ -116,6 +116,7 @@ struct LaunchConfig {
   uint32_t older_save_after_lives = 2;  // that failed without a step in a row; 0: never
   int64_t hang_timeout_ms = 0;          // without a step; 0: off
   bool retries_same_error = false;      // that no new try mends
+  int64_t lease_ms = 0;                 // how long a silent node is believed; 0: the master's own 3 s
   bool sized_by_platform = false;       // max_nodes is the environment's NODE_NUM
   bool rescale_signal = false;          // SIGUSR1 announces it to ranks that catch that
   bool save_at_breakpoint = false;      // for every Checkpointer, whatever it says itself

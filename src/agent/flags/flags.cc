@@ -22,6 +22,12 @@ namespace {
 
 constexpr uint16_t kC10dPort = 29400;
 constexpr uint16_t kStaticPort = 29500;
+// torch.distributed.elastic.rendezvous.dynamic_rendezvous.create_handler's own.
+constexpr int64_t kTorchKeepAliveMs = 5'000;
+constexpr int64_t kTorchKeepAliveAttempts = 3;
+// A master takes no shorter lease (master/rules/lease.h), and a longer one is as good as none.
+constexpr int64_t kLeaseLeastMs = 1'000;
+constexpr int64_t kLeaseMostMs = 24 * 3'600'000;
 // --auto-config checks the nodes of jobs of so many, as dlrover-run does.
 constexpr uint32_t kNodesThatAreChecked = 4;
 constexpr int64_t kDefaultStopTimeoutMs = 30'000;
@@ -508,6 +514,8 @@ class Resolver {
       } else if (key == "last_call_timeout" || key == "lastcall_timeout") {
         PHX_RETURN_IF_ERROR(ConfSeconds(source, value, config_.last_call_ms));
         config_.last_call_given = true;
+      } else if (key == "keep_alive_interval" || key == "keep_alive_max_attempt") {
+        continue;  // ResolveLease
       } else if (key == "is_host") {
         StatusOr<bool> is_host = ParseBool(value);
         if (!is_host.ok()) return WithSource(is_host.status(), source, value);
@@ -522,15 +530,38 @@ class Resolver {
       Notice(fmt::format("--rdzv-conf: {}: without effect: nothing is polled or kept alive by hand here",
                          without_meaning));
     if (!unknown.empty()) Notice(fmt::format("--rdzv-conf: {}: unknown, ignored", unknown));
-    return absl::OkStatus();
+    return ResolveLease();
+  }
+
+  // As torch's dynamic rendezvous has it: a node that misses so many of its signs of life in a row is dead. The one of
+  // both that is not given is torch's.
+  Status ResolveLease() {
+    const auto interval = config_.rdzv_conf.find("keep_alive_interval");
+    const auto attempts = config_.rdzv_conf.find("keep_alive_max_attempt");
+    if (interval == config_.rdzv_conf.end() && attempts == config_.rdzv_conf.end()) return absl::OkStatus();
+    int64_t interval_ms = kTorchKeepAliveMs;
+    int64_t most = kTorchKeepAliveAttempts;
+    if (interval != config_.rdzv_conf.end()) {
+      PHX_RETURN_IF_ERROR(ConfSeconds("--rdzv-conf: keep_alive_interval", interval->second, interval_ms));
+    }
+    if (attempts != config_.rdzv_conf.end()) {
+      const StatusOr<int64_t> given = ParseInteger(attempts->second, 1, 1'000'000);
+      if (!given.ok()) return WithSource(given.status(), "--rdzv-conf: keep_alive_max_attempt", attempts->second);
+      most = *given;
+    }
+    config_.lease_ms = interval_ms > kLeaseMostMs / most ? kLeaseMostMs : interval_ms * most;
+    if (config_.lease_ms >= kLeaseLeastMs) return absl::OkStatus();
+    return Wrong(
+        fmt::format("--rdzv-conf: keep_alive_interval times keep_alive_max_attempt is {} ms: expected 1 s or more, for "
+                    "which a silent node is believed",
+                    config_.lease_ms));
   }
 
   // Which of the two lists a key that is not acted upon belongs to; none where it says what is the case anyway.
   static std::string* ListFor(const std::string& key, std::string* without_meaning, std::string* unknown) {
     if (key == "store_type" || key == "node_unit") return nullptr;
-    for (const char* known :
-         {"timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt",
-          "cas_backoff_max_seconds", "read_timeout", "pend_timeout", "rank"}) {
+    for (const char* known : {"timeout", "close_timeout", "heartbeat_timeout", "cas_backoff_max_seconds",
+                              "read_timeout", "pend_timeout", "rank"}) {
       if (key == known) return without_meaning;
     }
     return unknown;

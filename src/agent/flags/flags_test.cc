@@ -248,6 +248,21 @@ TEST(Flags, RefusesBackendsByName) {
               HasSubstr("--rdzv-backend=mine: expected static or c10d; out-of-tree"));
 }
 
+TEST(Flags, HowLongASilentNodeIsBelieved) {
+  EXPECT_EQ(Config({"s.py"}).lease_ms, 0);
+  EXPECT_EQ(Config({"--rdzv-conf=keep_alive_interval=2,keep_alive_max_attempt=4", "s.py"}).lease_ms, 8'000);
+  EXPECT_EQ(Config({"--rdzv-conf=keep_alive_interval=2", "s.py"}).lease_ms, 6'000);
+  EXPECT_EQ(Config({"--rdzv-conf=keep_alive_max_attempt=2", "s.py"}).lease_ms, 10'000);
+  EXPECT_EQ(Config({"--rdzv-conf=keep_alive_interval=100000,keep_alive_max_attempt=1000000", "s.py"}).lease_ms,
+            24 * 3'600'000);
+  EXPECT_EQ(
+      Error({"--rdzv-conf=keep_alive_interval=0.1", "s.py"}),
+      "--rdzv-conf: keep_alive_interval times keep_alive_max_attempt is 300 ms: expected 1 s or more, for which a "
+      "silent node is believed");
+  EXPECT_THAT(Error({"--rdzv-conf=keep_alive_max_attempt=0", "s.py"}),
+              HasSubstr("--rdzv-conf: keep_alive_max_attempt=0: expected"));
+}
+
 TEST(Flags, RdzvConf) {
   LaunchConfig config = Config({"--rdzv-conf='join_timeout=5,last_call_timeout=0.5'", "s.py"});
   EXPECT_EQ(config.join_timeout_ms, 5000);

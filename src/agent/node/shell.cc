@@ -281,6 +281,7 @@ v1::AgentMessage NodeAgent::HelloNow() {
   spec.set_older_save_after_lives(config_.older_save_after_lives);
   spec.set_hang_timeout_ms(config_.hang_timeout_ms);
   spec.set_retries_same_error(config_.retries_same_error);
+  spec.set_lease_ms(config_.lease_ms);
   spec.set_sized_by_platform(config_.sized_by_platform);
   if (config_.check_level > 0 || config_.watches_ranks) *spec.mutable_check() = CheckSpecOf(config_);
   spec.set_elastic_config(config_.elastic_config);

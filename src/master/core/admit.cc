@@ -6,6 +6,7 @@
 #include "elasticity/job_sizes.h"
 #include "master/core/door.h"
 #include "master/core/succession.h"
+#include "master/rules/lease.h"
 #include "wire/limits.h"
 
 namespace phalanx::master {
@@ -342,6 +343,7 @@ void AdmitSpec(v1::JobSpec& spec) {
   spec.set_rescale_grace_ms(Span(spec.rescale_grace_ms()));
   spec.set_older_save_after_lives(std::min(spec.older_save_after_lives(), kMaxRounds));
   spec.set_hang_timeout_ms(Span(spec.hang_timeout_ms()));
+  if (spec.lease_ms() != 0) spec.set_lease_ms(std::max(kLeaseLeastMs, Span(spec.lease_ms())));
   v1::CheckSpec& check = *spec.mutable_check();
   check.set_level(std::min(check.level(), 2u));
   if (!v1::CheckSpec::StragglerRule_IsValid(check.straggler_rule())) check.set_straggler_rule(v1::CheckSpec::MEAN);

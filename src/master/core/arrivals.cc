@@ -77,7 +77,9 @@ void Welcome(Turn& turn, const AgentAttached& e) {
   node.peer_address = e.peer_address;
   node.warming = hello.warming();
   node.attached_at = node.last_heard = turn.now;
-  node.lease_ms = LeaseMs(static_cast<int64_t>(std::max<size_t>(job.nodes.size() + 1, job.spec->min_nodes())));
+  const size_t nodes = std::max<size_t>(job.nodes.size() + 1, job.spec->min_nodes());
+  node.lease_ms = job.LeaseMsOf(nodes);
+  node.beat_interval_ms = BeatIntervalMs(static_cast<int64_t>(nodes), node.lease_ms);
   node.store_port = e.message.next_store_port();
   node.arrival = ++job.arrivals;
   job.lease_check = std::min(job.lease_check, turn.now + node.lease_ms);

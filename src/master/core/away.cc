@@ -88,7 +88,7 @@ void Recall(Turn& turn, const v1::StartRound& live) {
   TakeRecalledNodes(turn, live.group_world_size());
   job.gather_at = job.gather_limit = job.join_deadline = job.next_notice = job.blame_deadline = kNever;
   job.resumed = true;
-  job.back_by = turn.now + LeaseMs(static_cast<int64_t>(live.group_world_size()));
+  job.back_by = turn.now + job.LeaseMsOf(live.group_world_size());
   PlanGrowth(turn);  // nodes that came before this one may be more than the round has
   turn.remember = true;
   turn.Note("master-resumed", "",
@@ -147,7 +147,7 @@ void TakeUpJob(Turn& turn) {
   ++job.incarnation;
   turn.RememberFirst(Remember::When::kBefore);
   job.resumed = true;
-  job.back_by = turn.now + LeaseMs(static_cast<int64_t>(members));
+  job.back_by = turn.now + job.LeaseMsOf(members);
   if (job.blame_deadline != kNever) job.blame_deadline = job.back_by;
   turn.Note("master-resumed", "",
             job.round

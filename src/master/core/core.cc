@@ -189,6 +189,10 @@ void JobState::SetSpec(const v1::JobSpec& job_spec) {
   sizes = granted.ok() ? *std::move(granted) : elasticity::JobSizes();  // SpecFault lets none in that is not
 }
 
+int64_t JobState::LeaseMsOf(size_t of_nodes) const {
+  return LeaseMs(static_cast<int64_t>(of_nodes), spec ? spec->lease_ms() : 0);
+}
+
 Slot* SlotHeldBy(Round& round, const Node& node, uint64_t session) {
   for (const RoundPlace& place : {node.place, node.place_before}) {
     if (place.epoch != round.epoch || place.rank >= round.slots.size()) continue;

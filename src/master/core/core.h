@@ -214,6 +214,7 @@ struct Node {
   Instant attached_at = 0;
   Instant last_heard = 0;
   int64_t lease_ms = 0;
+  int64_t beat_interval_ms = 0;
   uint32_t store_port = 0;
   int32_t group_rank = -1;     // in the live round; -1: no member
   int32_t previous_rank = -1;  // in the last round it was a member of
@@ -237,7 +238,8 @@ struct Node {
   int64_t max_optimizer_steps = 0;
   bool owes_look = false;                  // it has been asked how far it is
   uint64_t ranks_epoch = 0;                // of `ranks`
-  std::vector<v1::RankStatus> ranks = {};  // as it told last where that was asked for
+  std::vector<v1::RankStatus> ranks = {};  // as it told last where that was asked for...
+  Instant ranks_told_at = 0;               // ...then
   Instant facts_from = kNever;             // the minute in which its facts are counted; kNever: it has told none
   uint32_t facts = 0;                      // of that minute
   uint32_t consoles_lost = 0;              // of its stdout and its stderr, as it has told
@@ -305,6 +307,8 @@ struct JobState {
   }
   // Nodes and places looked at so far.
   uint64_t Visits() const;
+  // How long a silent one of so many nodes is believed.
+  int64_t LeaseMsOf(size_t of_nodes) const;
 
   std::string job_id;
   std::string master_id;     // of this process, for its Welcome

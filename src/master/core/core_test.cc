@@ -805,6 +805,38 @@ TEST(Lease, AMasterThatStoodStillBlamesNobody) {
   EXPECT_EQ(job.Records("master-stalled").size(), 1U);
 }
 
+// For less than a lease: whoever spoke long before is not lost by it.
+TEST(Lease, AMasterThatStoodStillForAMomentBlamesNobody) {
+  Job job(1, 2);
+  job.Attach("a");
+  job.Attach("b");
+  job.now += kLeaseMs + kMasterStallMs;
+  job.Send(Tick{});
+  EXPECT_EQ(job.Epoch(), 1U);
+  EXPECT_EQ(job.Records("master-stalled").size(), 1U);
+}
+
+TEST(Lease, AJobMayAskForALongerOne) {
+  Job job(1, 2);
+  job.state.spec->set_lease_ms(15'000);
+  job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.Pass(15'000 - 1, {b});
+  EXPECT_FALSE(job.told[b].dropped);
+  job.Pass(1, {b});
+  EXPECT_TRUE(job.told[b].dropped);
+}
+
+TEST(Lease, BeatsComeNoLessOftenForALongerOne) {
+  EXPECT_EQ(LeaseMs(2, 15'000), 15'000);
+  EXPECT_EQ(BeatIntervalMs(2, 15'000), 1'000);
+  EXPECT_EQ(LeaseMs(2, 1'500), 1'500);
+  EXPECT_EQ(BeatIntervalMs(2, 1'500), 500);
+  EXPECT_EQ(LeaseMs(10'000, 1'500), LeaseMs(10'000));
+  EXPECT_EQ(LeaseMs(10'000, 60'000), 60'000);
+  EXPECT_EQ(BeatIntervalMs(10'000, 60'000), LeaseMs(10'000) / 3);
+}
+
 TEST(Lease, TheOnlyNodeOfAJobMayStandStill) {
   Job job(1, 1);
   const uint64_t a = job.Attach("a");

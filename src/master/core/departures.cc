@@ -169,9 +169,13 @@ void ForgiveStandstill(Turn& turn) {
   if (due == kNever || turn.now - due < kMasterStallMs) return;
   const int64_t late_ms = turn.now - due;
   const size_t members = job.round ? job.round->slots.size() : 0;
-  const Instant lease_end = turn.now + LeaseMs(static_cast<int64_t>(std::max(job.nodes.size(), members)));
+  const Instant lease_end = turn.now + job.LeaseMsOf(std::max(job.nodes.size(), members));
   for (auto& [session, node] : job.nodes) node.last_heard = turn.now;
-  if (job.round) job.round->quiet_since = turn.now;
+  if (job.round) {
+    job.round->quiet_since = turn.now;
+    StallWatch& stall = job.round->stall;  // steps that it did not hear of meanwhile are no stall
+    if (stall.since != kNever && !stall.told) stall.since = std::min(turn.now, stall.since + late_ms);
+  }
   if (!job.nodes.empty()) job.lease_check = lease_end;
   // Agents may have given up streams that nobody served, and who was away stood before a closed door. Behind a job's
   // end that waits for storage, their time begins when that is there.

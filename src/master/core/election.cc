@@ -44,7 +44,7 @@ class Election {
       c_.early.erase(early);
       break;
     }
-    c_.lease_ms = std::max(c_.lease_ms, LeaseMs(std::max<int64_t>(hello.world().nodes(), 1)));
+    c_.lease_ms = std::max(c_.lease_ms, LeaseMs(std::max<int64_t>(hello.world().nodes(), 1), hello.spec().lease_ms()));
     if (c_.until == kNever) c_.until = turn_.now + kCandidateLeases * c_.lease_ms;
     if (hello.has_master() && (!c_.before || hello.term() > c_.before_term)) {
       c_.before = hello.master();

@@ -38,7 +38,7 @@ void AwaitUntold(Turn& turn) {
     slot.away = true;
     ++job.round->away;
   }
-  if (job.round->away > 0) job.back_by = turn.now + LeaseMs(static_cast<int64_t>(job.round->slots.size()));
+  if (job.round->away > 0) job.back_by = turn.now + job.LeaseMsOf(job.round->slots.size());
 }
 
 // Whoever sees no rank run any more wants to know what for.

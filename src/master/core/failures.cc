@@ -136,7 +136,7 @@ void ReturnCharge(Turn& turn, const Node& node, uint64_t session) {
   Round& last = *job.last_round;
   const Slot* slot = SlotHeldBy(last, node, session);
   if (slot == nullptr || slot->AllDone() || !AllCollateral(last.failures) ||
-      turn.now - last.ended_at > LeaseMs(static_cast<int64_t>(job.nodes.size())))
+      turn.now - last.ended_at > job.LeaseMsOf(job.nodes.size()))
     return;
   GiveBackCharge(turn, last);
   ReturnLife(job.checkpoints);

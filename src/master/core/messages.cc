@@ -2,15 +2,13 @@
 
 #include <variant>
 
-#include "master/rules/lease.h"
-
 namespace phalanx::master {
 
 v1::MasterMessage WelcomeTo(const JobState& job, const Node& node) {
   v1::MasterMessage message;
   v1::Welcome& welcome = *message.mutable_welcome();
   welcome.set_master_id(job.master_id);
-  welcome.set_beat_interval_ms(BeatIntervalMs(node.lease_ms));
+  welcome.set_beat_interval_ms(node.beat_interval_ms);
   welcome.set_lease_ms(node.lease_ms);
   welcome.set_job_id(job.job_id);
   welcome.set_term(job.term);

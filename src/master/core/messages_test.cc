@@ -12,6 +12,7 @@ TEST(Messages, CarryWhatWasDecided) {
   job.master_id = "master";
   Node node;
   node.lease_ms = 3'000;
+  node.beat_interval_ms = 1'000;
   const v1::Welcome welcome = WelcomeTo(job, node).welcome();
   EXPECT_EQ(welcome.master_id(), "master");
   EXPECT_EQ(welcome.job_id(), "job");

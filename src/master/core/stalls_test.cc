@@ -209,6 +209,18 @@ TEST_F(Stalls, WhatSaysNothingAboutRanksIsNoHang) {
   EXPECT_EQ(job_.Epoch(), before);
 }
 
+// What its nodes have told meanwhile, it has not read yet; and the next gap is not as long as it stood still.
+TEST_F(Stalls, AMasterThatStoodStillSeesNoStallInThat) {
+  StepTo(40);
+  const int64_t usual_ms = job_.state.usual_gap_ms;
+  job_.now += 60'000;
+  job_.Send(Tick{});
+  EXPECT_EQ(job_.Records("master-stalled").size(), 1U);
+  EXPECT_TRUE(job_.Records("stalled").empty());
+  Tell(41);
+  EXPECT_LT(job_.state.usual_gap_ms, usual_ms + 10'000);
+}
+
 TEST_F(Stalls, WithoutATimeoutAHangIsOnlyTold) {
   StepTo(20);
   const uint64_t before = job_.Epoch();

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "master/rules/lease.h"
+
 namespace phalanx::master {
 namespace {
 
@@ -124,6 +126,8 @@ std::string SpecDifferenceText(const v1::JobSpec& job, const v1::JobSpec& asked)
   compare("--older-save-after", fmt::format("{}", job.older_save_after_lives()),
           fmt::format("{}", asked.older_save_after_lives()));
   compare("--hang-timeout", SecondsText(job.hang_timeout_ms()), SecondsText(asked.hang_timeout_ms()));
+  compare("--rdzv-conf keep_alive_interval times keep_alive_max_attempt", SecondsText(LeaseMs(1, job.lease_ms())),
+          SecondsText(LeaseMs(1, asked.lease_ms())));
   compare("--precheck", fmt::format("{}", job.check().level()), fmt::format("{}", asked.check().level()));
   compare("--exclude-straggler", YesNo(job.check().excludes_stragglers()), YesNo(asked.check().excludes_stragglers()));
   compare("--retry-same-error", YesNo(job.retries_same_error()), YesNo(asked.retries_same_error()));
