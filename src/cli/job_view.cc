@@ -17,8 +17,8 @@
 namespace phalanx::cli {
 namespace {
 
-// A master that does not answer within this is taken for dead.
-constexpr int64_t kAskTimeoutMs = 3'000;
+// A master that says nothing within this stands still, or cannot be reached; one that is dead is refused at once.
+constexpr int64_t kAskTimeoutMs = 6'000;
 constexpr int64_t kMaxRows = 1'000'000;
 // The last decision of a job of 10,000 nodes is among so many.
 constexpr int64_t kListedRows = 50'000;
@@ -117,9 +117,12 @@ class AdminClient {
           "the job is closed: give its token as PHALANX_TOKEN, or a certificate as PHALANX_TLS_CERT, PHALANX_TLS_KEY "
           "and PHALANX_TLS_CA");
     }
-    const bool silent = fault == wire::LinkFault::kNone && (status.error_code() == grpc::StatusCode::UNAVAILABLE ||
-                                                            status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
-    if (silent) return absl::UnavailableError(fmt::format("no master answers ({})", status.error_message()));
+    if (fault == wire::LinkFault::kNone && status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return absl::DeadlineExceededError(fmt::format("its master has said nothing for {} s", kAskTimeoutMs / 1'000));
+    }
+    if (fault == wire::LinkFault::kNone && status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      return absl::UnavailableError(fmt::format("no master answers ({})", status.error_message()));
+    }
     if (fault == wire::LinkFault::kForeign) {
       return absl::FailedPreconditionError("what answers there is not a Phalanx master");
     }
@@ -136,6 +139,11 @@ StatusOr<JobView> AskMaster(const std::string& address, const JobQuery& query, c
   PHX_ASSIGN_OR_RETURN(const wire::Credentials credentials, CredentialsOf(env, token, wire::Role::kViewer));
   PHX_ASSIGN_OR_RETURN(AdminClient client, AdminClient::To(address, query.job, credentials));
   return client.Ask(query.rows, query.ranks, query.check);
+}
+
+// It may be of a job that trains: nobody has refused the connection.
+void MarkSilent(JobView& view) {
+  if (view.status.phase() == "unfinished") view.status.set_phase(std::string(kNotAnswering));
 }
 
 StatusOr<JobView> ReadRecord(const std::string& folder, const std::string& job, int64_t max_rows = kMaxRows) {
@@ -243,6 +251,11 @@ StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
       view->recorded = true;
       return view;
     }
+    if (absl::IsDeadlineExceeded(view.status())) {
+      StatusOr<JobView> record = ReadRecord(folder, query.job);
+      if (record.ok()) MarkSilent(*record);
+      return record;
+    }
     if (!absl::IsUnavailable(view.status()) && !absl::IsNotFound(view.status())) {
       return WithContext(view.status(), fmt::format("master at {}", *address));
     }
@@ -262,7 +275,9 @@ StatusOr<JobView> ViewFolder(const std::string& folder, const Environment& env) 
   if (recorded.ok()) query.job = recorded->status.job_id();
   const StatusOr<std::string> token = ReadPrivateLine(folder + "/token");
   StatusOr<JobView> live = AskMaster(*address, query, env, token.ok() ? *token : env.NonEmptyOr("PHALANX_TOKEN", ""));
-  return live.ok() ? live : recorded;
+  if (live.ok()) return live;
+  if (recorded.ok() && absl::IsDeadlineExceeded(live.status())) MarkSilent(*recorded);
+  return recorded;
 }
 
 }  // namespace phalanx::cli

@@ -27,6 +27,9 @@ struct LeftStep {
   std::string folder;  // where; of several folders, their root
 };
 
+// The phase of a job whose master neither answers nor refuses: it stands still, or cannot be reached from here.
+inline constexpr std::string_view kNotAnswering = "not answering";
+
 struct JobView {
   bool live = false;
   v1::StatusReply status;

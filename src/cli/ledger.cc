@@ -337,6 +337,7 @@ std::string LedgerText(const JobView& view, const Ledger& ledger) {
   const int64_t wall_ms = ledger.end_unix_ms - ledger.begin_unix_ms;
   std::string out = fmt::format("job {}: {}", Printable(s.job_id()), PhaseText(s));
   if (s.phase() == "unfinished") out += " (its master is gone, and has not recorded an end: up to its last row)";
+  if (s.phase() == kNotAnswering) out += " (up to the last row of its record)";
   out += fmt::format("\n{} to {}{}: {}, goodput {}\n\n", Clock(ledger.begin_unix_ms, true),
                      Clock(ledger.end_unix_ms, true), view.live ? " (now)" : "", Seconds(wall_ms),
                      Share(ledger.Of(Cause::kTraining), wall_ms));

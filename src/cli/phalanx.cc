@@ -81,7 +81,10 @@ std::string WrongCommand(const CLI::App& app, const std::vector<std::string>& wo
       for (const CLI::App* command : commands) {
         if (!command->get_group().empty()) names.push_back(command->get_name());  // the others are for programs
       }
-      const std::string nearest = agent::Nearest(word, names);
+      std::string nearest = agent::Nearest(word, names);
+      for (const CLI::App* command : commands) {
+        if (nearest.empty() && CommandOf(*command, word) != nullptr) nearest = command->get_name() + " " + word;
+      }
       const std::string hint = nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
       return fmt::format("{}{}: no such command{} They are {}", before, word, hint.empty() ? "." : hint,
                          fmt::join(names, ", "));
@@ -135,7 +138,7 @@ int Fail(const Status& why) {
 }
 
 std::string StatusOf(JobView view, const AskFlags& flags) {
-  if (!view.live) {
+  if (!view.live && view.status.phase() != kNotAnswering) {
     const auto memories = checkpoint::ReadMemories(checkpoint::kMemoryRoot);
     if (memories.ok()) view.left = LeftSteps(*memories, view.status.job_id());
   }
@@ -197,7 +200,8 @@ int Watch(const AskFlags& flags) {
     if (!is_unseen && !view.ok()) return Fail(view.status());
     if (view.ok() && !ShowLook(*view, flags)) return 1;
     if (view.ok() && view->status.phase() == "finished") return 0;
-    if (view.ok()) unheard = view->live ? 0 : unheard + 1;
+    const bool may_live = view.ok() && (view->live || view->status.phase() == kNotAnswering);
+    if (view.ok()) unheard = may_live ? 0 : unheard + 1;
     std::this_thread::sleep_for(pause);
   }
   return Fail(absl::UnavailableError("the job's master is gone, and has not recorded an end"));

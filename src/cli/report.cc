@@ -144,6 +144,15 @@ std::string UnservedText(const JobView& view) {
   return out;
 }
 
+std::string EndedText(const JobView& view) {
+  const EndedJob& end = view.ended;
+  std::string out =
+      fmt::format(", ran for {}", Span(std::max<int64_t>(end.at_unix_ms - view.status.started_unix_ms(), 0)));
+  if (end.nodes > 0) out += fmt::format(" on {} node{}", end.nodes, end.nodes == 1 ? "" : "s");
+  if (end.step >= 0) out += fmt::format("; the last step that its record names: {}", end.step);
+  return out;
+}
+
 std::string LeftText(const std::vector<LeftStep>& left) {
   std::string out;
   for (const LeftStep& each : left) {
@@ -166,12 +175,17 @@ std::string StatusText(const JobView& view, int64_t now_unix_ms, bool ranks) {
   const v1::StatusReply& s = view.status;
   std::string out = fmt::format("job {}: {}", Printable(s.job_id()), PhaseText(s));
   if (s.phase() == "unfinished") out += " (its master is gone, and has not recorded an end)";
+  if (s.phase() == kNotAnswering) out += " (this is what its record has)";
   if (s.world_size() > 0) out += fmt::format(", world {}", s.world_size());
   out += fmt::format(", epoch {}, {} restart{}, {} left\n", s.epoch(), s.restart_count(),
                      s.restart_count() == 1 ? "" : "s", s.restarts_left());
   out += fmt::format("began {}", Clock(s.started_unix_ms(), true));
   if (view.live) out += fmt::format(", {} ago", Span(now_unix_ms - s.started_unix_ms()));
+  if (s.phase() == "finished" && !view.live) out += EndedText(view);
   out += "\n";
+  if (s.phase() == kNotAnswering) {
+    out += "its master says nothing: it stands still, or cannot be reached from here; ranks may train on meanwhile\n";
+  }
   const std::string unserved = view.live ? "" : UnservedText(view);
   out += unserved;
   const char* what = unserved.empty() ? "last decision" : "its last decision, which nobody carries out any more";

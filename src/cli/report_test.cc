@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 using Row = master::RecordRow;
 
 // A job that loses rank 1 in epoch 1, whose victim reports first, then loses a node, then ends.
@@ -178,8 +179,15 @@ TEST(Status, SaysThatNobodyServesAJobThatHasNoEnd) {
   EXPECT_THAT(StatusJson(view), HasSubstr("\"folder\": \"/dev/shm/phx-0-a-b\""));
   view.ended.master_said = "";
   EXPECT_THAT(StatusText(view, 0), HasSubstr("\nnobody serves it: its last master has ended without a word, at "));
+  view.status.set_phase(std::string(kNotAnswering));
+  text = StatusText(view, 0);
+  EXPECT_THAT(text, StartsWith("job : not answering (this is what its record has), epoch 0, "));
+  EXPECT_THAT(text, HasSubstr("\nits master says nothing: it stands still, or cannot be reached from here"));
+  EXPECT_THAT(text, Not(HasSubstr("nobody serves it")));
+  EXPECT_THAT(text, Not(HasSubstr("nobody carries out")));
   view.status.set_phase("finished");
   text = StatusText(view, 0);
+  EXPECT_THAT(text, HasSubstr(", ran for 0:00:09 on 1 node; the last step that its record names: 40\n"));
   EXPECT_THAT(text, Not(HasSubstr("nobody serves it")));
   EXPECT_THAT(text, HasSubstr("\nlast decision: 0 of"));
 }

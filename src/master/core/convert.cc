@@ -23,6 +23,16 @@ void AddCheckpoints(const std::string& name, const CheckpointDir& dir, Instant n
   wire.set_storing_ms(dir.store ? now - dir.store->begun_at : -1);
 }
 
+// A node that has not answered yet may have told of them long ago: they are older by that.
+void AddRanks(const Node& node, Instant now, v1::NodeStatus& wire) {
+  for (const v1::RankStatus& told : node.ranks) {
+    v1::RankStatus& rank = *wire.add_ranks();
+    rank = told;
+    rank.set_quiet_ms(told.quiet_ms() + (now - node.ranks_told_at));
+    rank.set_age_ms(told.age_ms() + (now - node.ranks_told_at));
+  }
+}
+
 }  // namespace
 
 v1::StatusReply StatusOf(const JobState& state, Instant now, bool ranks) {
@@ -63,8 +73,7 @@ v1::StatusReply StatusOf(const JobState& state, Instant now, bool ranks) {
     wire.set_max_step(node.max_step);
     if (node.group_rank >= 0 && state.round) {
       wire.set_rank_base(state.round->slots[static_cast<size_t>(node.group_rank)].rank_base);
-      if (ranks && node.ranks_epoch == state.round->epoch)
-        *wire.mutable_ranks() = {node.ranks.begin(), node.ranks.end()};
+      if (ranks && node.ranks_epoch == state.round->epoch) AddRanks(node, now, wire);
     }
     if (!node.left_out.empty()) wire.set_waits_because(node.left_out);
     if (wire.state() == "spare") wire.set_waits_because(state.left_over);

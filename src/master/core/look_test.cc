@@ -54,6 +54,9 @@ TEST_F(LookTest, IsOverWhenAllHaveAnswered) {
   EXPECT_EQ(status.nodes(0).ranks_size(), 2);
   EXPECT_EQ(status.nodes(1).rank_base() + status.nodes(1).ranks(1).local_rank(), 3U);
   EXPECT_EQ(StatusOf(job_.state, job_.now).nodes(0).ranks_size(), 0) << "nobody has asked for them";
+  const int64_t quiet_ms = status.nodes(0).ranks(0).quiet_ms();
+  const v1::StatusReply later = StatusOf(job_.state, job_.now + 8'000, true);
+  EXPECT_EQ(later.nodes(0).ranks(0).quiet_ms(), quiet_ms + 8'000) << "what it told 8 s ago is older by that";
 }
 
 TEST_F(LookTest, AnsweredALittleWhileAgoNobodyIsAskedAgain) {

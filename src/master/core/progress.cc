@@ -69,6 +69,7 @@ void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   if (beat.asked_for()) {
     node.ranks.assign(beat.ranks().begin(), beat.ranks().end());
     node.ranks_epoch = beat.epoch();
+    node.ranks_told_at = turn.now;
     // What answers a look before that, for steps alone, answers one for ranks not.
     if (!turn.job.look.ranks || beat.ranks_size() > 0) SettleLook(turn.job, node);
   }

@@ -113,7 +113,7 @@ void AdminDesk::AnswerWaiting(Instant now) {
 grpc::Status AdminDesk::FillStatus(Instant now, bool ranks, bool check, grpc::ByteBuffer& reply) const {
   v1::StatusReply status = StatusOf(job_, now, ranks);
   if (check) *status.mutable_check() = CheckOf(job_, now);
-  status.set_started_unix_ms(started_unix_ms_);
+  status.set_started_unix_ms(record_.began_unix_ms());
   status.set_now_unix_ms(record_.UnixNow());
   if (endpoint_ != nullptr) {
     const Refusals::Told refused = endpoint_->refusals().Get();

@@ -25,8 +25,8 @@ class AdminDesk {
   static constexpr uint32_t kMaxEventsReply = 1'024;
 
   // Job and record must outlive this.
-  AdminDesk(std::string job_id, int64_t started_unix_ms, const JobState& job, const RecordKeeper& record)
-      : job_id_(std::move(job_id)), started_unix_ms_(started_unix_ms), job_(job), record_(record) {}
+  AdminDesk(std::string job_id, const JobState& job, const RecordKeeper& record)
+      : job_id_(std::move(job_id)), job_(job), record_(record) {}
 
   grpc::Service& service() { return service_; }
   // Waits for calls at the queue from now on. Who calls by a certificate is told to `endpoint`. `feed`: brings a
@@ -72,7 +72,6 @@ class AdminDesk {
   };
 
   const std::string job_id_;
-  const int64_t started_unix_ms_;
   const JobState& job_;
   const RecordKeeper& record_;
   Endpoint* endpoint_ = nullptr;  // null: not offered

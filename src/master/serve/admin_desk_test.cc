@@ -29,7 +29,7 @@ class AdminDeskTest : public ::testing::Test {
 
   JobState job_ = LargeJob(2, 8);
   RecordKeeper record_{1'000};
-  AdminDesk desk_{"job", 1'000, job_, record_};
+  AdminDesk desk_{"job", job_, record_};
   v1::StatusReply reply_;
 };
 

@@ -68,6 +68,7 @@ void RecordKeeper::Continue(const std::string& path, RecordRun& run, const std::
   auto rows = reader->LastRows((*last)->run, kRowsReadBack);
   if (!rows.ok()) return;
   run = **last;
+  began_unix_ms_ = run.started_unix_ms;
   if (rows->empty()) return;
   next_row_ = NextRowId(*rows);
   earlier_unix_ms_ = rows->back().unix_ms;

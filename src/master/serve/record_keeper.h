@@ -46,6 +46,8 @@ class RecordKeeper {
 
   // The wall clock as it was at the start, going on evenly: times of rows never go back, and their sums are right.
   int64_t UnixNow() const;
+  // When the job's first master began, of those whose rows these follow.
+  int64_t began_unix_ms() const { return began_unix_ms_; }
   void Add(const Record& action, const std::string& reason);
   // What is remembered of the rows with an id above `after_id`, by id, at most `limit`. All of them are in the record;
   // who asks sees by the ids how many are not here.
@@ -61,6 +63,7 @@ class RecordKeeper {
 
   const int64_t started_unix_ms_;
   const Instant started_ = MonotonicMs();
+  int64_t began_unix_ms_ = started_unix_ms_;
   int64_t earlier_unix_ms_ = 0;  // of the last row of an earlier master
   int64_t next_row_ = 1;
   RecentRows recent_;

@@ -131,7 +131,7 @@ class MasterServer::Impl final : public SessionOwner {
   JobState state_;
   StateLock state_lock_;  // outlives those that write to the directory
   RecordKeeper record_{started_unix_ms_};
-  AdminDesk desk_{options_.job_id, started_unix_ms_, state_, record_};
+  AdminDesk desk_{options_.job_id, state_, record_};
   PlatformDesk platform_{options_.job_id, state_};
 
   v1::AgentLink::AsyncService agent_service_;

@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   using namespace phalanx::master;
   const JobState job = LargeJob(static_cast<uint32_t>(atoi(argv[1])), static_cast<uint32_t>(atoi(argv[2])));
   const RecordKeeper record(0);
-  AdminDesk desk("job", 0, job, record);
+  AdminDesk desk("job", job, record);
   constexpr int64_t kApartMs = 3'600'000;  // each is made anew
   for (int round = 1; round <= atoi(argv[3]); ++round) OneRound(job, desk, round * kApartMs);
 }
