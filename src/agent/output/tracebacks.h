@@ -1,6 +1,7 @@
 // A traceback that several ranks of a life write is shown once: what the others write of it becomes one line that says
 // who else has it. Nothing else of what ranks write is held or changed, and nothing at all before one rank has written
-// a traceback: the first one passes as it comes. Pure.
+// a traceback: the first one passes as it comes. Another rank that is quicker with the same one waits for it, with what
+// it writes behind, until the first has come to its end, has written something else, or has ended. Pure.
 #pragma once
 
 #include <cstdint>
@@ -31,20 +32,24 @@ class Tracebacks {
     int rank = 0;
     std::vector<std::string> lines;
     size_t bytes = 0;
-    bool whole = false;  // its exception's line is there
+    bool whole = false;   // its exception's line is there
+    bool growing = true;  // more lines may come
   };
   enum class State {
     kOutside,
     kShown,  // within a traceback that passes as it comes
-    kHeld,   // within one that another rank has written as far as it goes
+    kHeld,   // within one that another rank has written, or may be about to write
+    kWaits,  // behind one that another rank may be about to write
   };
   struct Stream {
     std::string partial;  // of the line that is not over; raw
     size_t emitted = 0;   // of that, what has been shown
     State state = State::kOutside;
-    std::string held;  // raw, of whole lines
-    size_t lines = 0;  // held
-    size_t block = 0;  // the one that it writes (kShown), or that it repeats (kHeld)
+    std::string held;                // raw, of whole lines
+    std::vector<std::string> lines;  // held
+    std::string behind;              // raw, what came behind them (kWaits)
+    size_t block = 0;                // the one that it writes (kShown), or that it repeats
+    bool over = false;               // nothing more comes
   };
   struct Life {
     std::map<int, Stream> streams;
@@ -52,14 +57,18 @@ class Tracebacks {
   };
 
   Life& Of(uint32_t life);
-  std::string OnLine(Life& life, int rank, Stream& stream, const std::string& raw);
-  // The block of another rank that begins with `line`, at that place behind what is held; none: its number.
-  static size_t Match(const Life& life, int rank, const Stream& stream, const std::string& line);
-  // What was held is shown after all, with this line, and its lines are a block of its own.
-  static std::string LetGo(Life& life, int rank, Stream& stream, const std::string& raw, const std::string& line);
+  std::string OnLine(uint32_t number, Life& life, int rank, Stream& stream, const std::string& raw);
+  // What is to be shown of what is held, now that a line more of it, or of the block that it repeats, is known.
+  static std::string Settle(Life& life, int rank, Stream& stream);
+  // The same for all that repeat the block which `rank` writes.
+  std::string SettleOthers(uint32_t number, Life& life, int rank, size_t block);
+  // The block of another rank that begins with what is held, or does so far; none: its number.
+  static size_t Match(const Life& life, int rank, const Stream& stream);
+  // What was held is shown after all, and its lines are a block of its own.
+  static std::string LetGo(Life& life, int rank, Stream& stream);
   // The same of a line that is shown in any case.
   static void Follow(Life& life, int rank, Stream& stream, const std::string& line);
-  static void Begin(Life& life, Stream& stream, Block block, const std::string& line);
+  static void Begin(Life& life, int rank, Stream& stream, const std::string& line);
   static void AddLine(Life& life, Stream& stream, const std::string& line);
   // The bytes of a line that is not over may be held as well.
   static bool MayBeHeld(const Life& life, int rank, const Stream& stream);

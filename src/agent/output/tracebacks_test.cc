@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 namespace phalanx::agent {
 namespace {
 
@@ -96,12 +100,67 @@ TEST(TracebacksTest, LongOnesAreNotCompared) {
   EXPECT_EQ(tracebacks.Feed(0, 1, deep) + tracebacks.End(0, 1), deep);
 }
 
-TEST(TracebacksTest, AnotherOneStillGoingOnIsNoReasonToWait) {
+const size_t kCut = kTrace.find("    import");
+
+TEST(TracebacksTest, TheQuickerRankWaitsForTheFirst) {
   Tracebacks tracebacks;
-  const size_t cut = kTrace.find("    import");
-  tracebacks.Feed(0, 0, kTrace.substr(0, cut));
-  EXPECT_EQ(tracebacks.Feed(0, 1, kTrace), kTrace);
-  EXPECT_EQ(tracebacks.Feed(0, 0, kTrace.substr(cut)), kTrace.substr(cut));
+  EXPECT_EQ(tracebacks.Feed(0, 0, kTrace.substr(0, kCut)), kTrace.substr(0, kCut));
+  EXPECT_EQ(tracebacks.Feed(0, 1, kTrace + "behind\npart"), "");
+  EXPECT_EQ(tracebacks.Feed(0, 1, " of a line"), "");
+  EXPECT_EQ(tracebacks.Feed(0, 0, kTrace.substr(kCut)), kTrace.substr(kCut) + kFolded + "behind\npart of a line");
+  EXPECT_EQ(tracebacks.Feed(0, 1, "\n"), "\n");
+}
+
+// Line by line, in any order: each is shown whole or folded, and none in the midst of another.
+TEST(TracebacksTest, ThreeAtTheSameTime) {
+  std::vector<std::string> lines;
+  for (size_t at = 0; at < kTrace.size(); at = kTrace.find('\n', at) + 1) {
+    lines.push_back(kTrace.substr(at, kTrace.find('\n', at) + 1 - at));
+  }
+  for (unsigned order = 0; order < 20'000; ++order) {
+    Tracebacks tracebacks;
+    std::string shown;
+    size_t next[3] = {0, 0, 0};
+    unsigned choice = order * 2'654'435'761U;
+    for (size_t left = 3 * lines.size(); left > 0; choice = choice * 1'664'525U + 1'013'904'223U) {
+      const int rank = static_cast<int>((choice >> 16) % 3);
+      if (next[rank] == lines.size()) continue;
+      shown += tracebacks.Feed(0, rank, lines[next[rank]++]);
+      if (next[rank] == lines.size()) shown += tracebacks.End(0, rank);
+      --left;
+    }
+    ASSERT_EQ(shown.substr(0, kTrace.size()), kTrace) << order;
+    const std::string rest = shown.substr(kTrace.size());
+    ASSERT_EQ(std::count(rest.begin(), rest.end(), '\n'), 2) << shown;
+    ASSERT_EQ(rest.find("Traceback"), std::string::npos) << shown;
+  }
+}
+
+TEST(TracebacksTest, WhoHasWaitedIsShownWholeWhereTheFirstWritesSomethingElse) {
+  Tracebacks tracebacks;
+  tracebacks.Feed(0, 0, kTrace.substr(0, kCut));
+  EXPECT_EQ(tracebacks.Feed(0, 1, kTrace), "");
+  EXPECT_EQ(tracebacks.End(0, 1), "") << "it still waits";
+  EXPECT_EQ(tracebacks.Feed(0, 0, "    other\n"), "    other\n" + kTrace);
+  EXPECT_EQ(tracebacks.Feed(0, 0, "KeyError: 1\n"), "KeyError: 1\n");
+  EXPECT_EQ(tracebacks.Feed(0, 2, kTrace).find("[phalanx: rank 2 has the same traceback as rank 1"), 0U);
+}
+
+TEST(TracebacksTest, WhoHasWaitedIsShownWholeWhereTheFirstEnds) {
+  Tracebacks tracebacks;
+  tracebacks.Feed(0, 0, kTrace.substr(0, kCut + 3));
+  EXPECT_EQ(tracebacks.Feed(0, 1, kTrace + "behind\n"), "");
+  EXPECT_EQ(tracebacks.End(0, 0), kTrace + "behind\n");
+  EXPECT_EQ(tracebacks.Feed(0, 1, "more\n"), "more\n");
+}
+
+TEST(TracebacksTest, WhoWaitsHoldsNoMoreThanSoMuch) {
+  Tracebacks tracebacks;
+  tracebacks.Feed(0, 0, kTrace.substr(0, kCut));
+  const std::string words = std::string(Tracebacks::kMaxBytes + 1, '.') + "\n";
+  EXPECT_EQ(tracebacks.Feed(0, 1, kTrace), "");
+  EXPECT_EQ(tracebacks.Feed(0, 1, words), kTrace + words);
+  EXPECT_EQ(tracebacks.Feed(0, 0, kTrace.substr(kCut)), kTrace.substr(kCut));
 }
 
 }  // namespace
