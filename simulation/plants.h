@@ -11,7 +11,8 @@ namespace phalanx::simulation {
 struct Plant {
   std::string name;
   std::string what;
-  uint64_t seeds = 0;  // within so many, from seed 1, it is found
+  uint64_t seeds = 0;       // within so many, from seed 1, it is found
+  bool succession = false;  // by RunSuccession (succession_world.h), not by a campaign
 };
 
 const std::vector<Plant>& Plants();

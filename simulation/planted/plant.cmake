@@ -9,10 +9,10 @@ endforeach()
 set_property(GLOBAL PROPERTY count 0)
 set_property(GLOBAL PROPERTY rows "")
 
-# phx_plant(NAME <name> FILE <core> SEEDS <found within> WHAT <sentence> FIND <text> PUT <text>). PLANTED in PUT is
-# whether this bug is chosen.
+# phx_plant(NAME <name> FILE <core> SEEDS <found within> [SUCCESSION] WHAT <sentence> FIND <text> PUT <text>). PLANTED in
+# PUT is whether this bug is chosen. SUCCESSION: it is looked for in worlds whose masters are lost.
 function(phx_plant)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;FILE;SEEDS;WHAT;FIND;PUT" "")
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "SUCCESSION" "NAME;FILE;SEEDS;WHAT;FIND;PUT" "")
   get_property(text GLOBAL PROPERTY "text ${ARG_FILE}")
   get_property(count GLOBAL PROPERTY count)
   string(FIND "${text}" "${ARG_FIND}" first)
@@ -24,7 +24,9 @@ function(phx_plant)
   string(REPLACE "PLANTED" "(::phalanx::simulation::chosen_plant == ${count})" put "${ARG_PUT}")
   string(REPLACE "${ARG_FIND}" "${put}" text "${text}")
   set_property(GLOBAL PROPERTY "text ${ARG_FILE}" "${text}")
-  set_property(GLOBAL APPEND_STRING PROPERTY rows "    {\"${ARG_NAME}\", \"${ARG_WHAT}\", ${ARG_SEEDS}},\n")
+  string(TOLOWER ${ARG_SUCCESSION} succession)
+  set_property(GLOBAL APPEND_STRING PROPERTY rows
+               "    {\"${ARG_NAME}\", \"${ARG_WHAT}\", ${ARG_SEEDS}, ${succession}},\n")
   math(EXPR count "${count} + 1")
   set_property(GLOBAL PROPERTY count ${count})
 endfunction()

@@ -284,3 +284,35 @@ phx_plant(NAME windows-forgotten FILE master/rules/pace.cc SEEDS 1000
   WHAT "a rank's slow windows are never in a row"
   FIND [==[  rank.slow = is_slow ? rank.slow + 1 : 0;]==]
   PUT [==[  rank.slow = is_slow && !PLANTED ? rank.slow + 1 : 0;]==])
+
+# --- who takes the job up when its master is lost ---
+
+phx_plant(NAME elected-by-half FILE master/core/election.cc SEEDS 50 SUCCESSION
+  WHAT "half of the nodes that trained last elect a master"
+  FIND [==[return has_host && Count().AreMost();]==]
+  PUT [==[return has_host && (PLANTED ? Count().MayDecide() : Count().AreMost());]==])
+
+phx_plant(NAME ended-at-any-time FILE master/core/election.cc SEEDS 1400 SUCCESSION
+  WHAT "a node that is found to have ended late does not count, and had voted"
+  FIND [==[if (c_.may_have_ended) c_.agent_is_gone =]==]
+  PUT [==[if (PLANTED || c_.may_have_ended) c_.agent_is_gone =]==])
+
+phx_plant(NAME the-few-decide FILE master/core/succession.cc SEEDS 500 SUCCESSION
+  WHAT "a master that is cut off from most of its nodes begins rounds"
+  FIND [==[return !HasSuccession(job) || job.voters.MayDecide(); }]==]
+  PUT [==[return PLANTED || !HasSuccession(job) || job.voters.MayDecide(); }]==])
+
+phx_plant(NAME one-confirms-for-all FILE master/core/succession.cc SEEDS 100 SUCCESSION
+  WHAT "a round counts as confirmed when the first of its nodes has confirmed it"
+  FIND [==[  if (++job.round->slots_confirmed < job.round->slots.size()) return;]==]
+  PUT [==[  if (++job.round->slots_confirmed < job.round->slots.size() && !PLANTED) return;]==])
+
+phx_plant(NAME never-steps-aside FILE master/core/succession.cc SEEDS 50 SUCCESSION
+  WHAT "a master that is told of a later one goes on"
+  FIND [==[  job.moved_to = hello.master();
+  job.moved_term = hello.term();
+  const auto message]==]
+  PUT [==[  if (PLANTED) return true;
+  job.moved_to = hello.master();
+  job.moved_term = hello.term();
+  const auto message]==])
