@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -103,7 +104,7 @@ func (f *figures) heardByMaster(deletions int) {
 			return errorf("nobody has taken %s's rank up", victim.Name)
 		})
 	}
-	heard := recordOf(s, pods, filepath.Join(build, "phalanx"))
+	heard := recordOf(s, pods, filepath.Join(build, "phalanx"), victims)
 	var fromEvent, fromRequest []float64
 	for pod, victim := range victims {
 		at, told := heard[pod]
@@ -130,14 +131,27 @@ func (f *figures) spread(what string, samples []float64) {
 	f.add(what+", worst", "ms", at(1))
 }
 
-// recordOf ends the job's master, and returns when it has heard of each pod that takes another's rank up.
-func recordOf(s *stage, pods *processes, program string) map[string]float64 {
+// recordOf returns when the job's master has heard of each of these pods, by the time that its record has; and ends it.
+func recordOf(s *stage, pods *processes, program string, of map[string]types.UID) map[string]float64 {
 	s.t.Helper()
 	heard := map[string]float64{}
-	for name, master := range s.live(v1alpha1.ReplicaTypeMaster) {
+	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(time.Second) {
+		readRecord(s, pods, program, heard)
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(of)), func(pod string) bool { return heard[pod] == 0 }) {
+			break
+		}
+	}
+	for _, master := range s.live(v1alpha1.ReplicaTypeMaster) {
 		running := pods.of(master)
 		running.signal(syscall.SIGTERM)
 		<-running.ended
+	}
+	return heard
+}
+
+func readRecord(s *stage, pods *processes, program string, heard map[string]float64) {
+	s.t.Helper()
+	for name := range s.live(v1alpha1.ReplicaTypeMaster) {
 		folder := filepath.Join(pods.folder, name, "volume-state", "job")
 		text, err := exec.CommandContext(s.t.Context(), program, "events", "--json", "--state-dir="+folder).Output()
 		if err != nil {
@@ -156,5 +170,4 @@ func recordOf(s *stage, pods *processes, program string) map[string]float64 {
 			}
 		}
 	}
-	return heard
 }

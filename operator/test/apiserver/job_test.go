@@ -32,11 +32,7 @@ func TestPodsOfANewJob(t *testing.T) {
 		}
 		return nil
 	})
-	first := time.Since(began)
-	t.Logf("first worker pod after %v", first.Round(time.Millisecond))
-	if first > time.Second {
-		t.Errorf("the first pod came after %v", first)
-	}
+	t.Logf("first worker pod after %v", time.Since(began).Round(time.Millisecond))
 	s.await(func() error { return s.whole(3) })
 	masters := s.live(v1alpha1.ReplicaTypeMaster)
 	if _, ok := masters["elasticjob-fresh-dlrover-master-0"]; !ok {

@@ -85,25 +85,45 @@ func (k *kubelet) again(s *stage) {
 	}
 }
 
+// tend tries again where the API server could not do what it was asked for.
 func (k *kubelet) tend(pod *corev1.Pod) {
+	for tries := 0; ; tries++ {
+		err := k.tendOnce(pod)
+		if err == nil || k.ctx.Err() != nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return
+		}
+		k.t.Logf("kubelet: %s: %v", pod.Name, err)
+		if tries == 5 {
+			return
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-k.ctx.Done():
+			return
+		}
+		fresh := &corev1.Pod{}
+		if err := cluster.client.Get(k.ctx, client.ObjectKeyFromObject(pod), fresh); err == nil {
+			pod = fresh
+		}
+	}
+}
+
+func (k *kubelet) tendOnce(pod *corev1.Pod) error {
 	k.slots <- struct{}{}
 	defer func() { <-k.slots }()
-	var err error
 	switch {
 	case pod.DeletionTimestamp != nil && pod.Annotations[holding] == "":
-		err = cluster.client.Delete(k.ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+		return cluster.client.Delete(k.ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
 	case pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodPending:
 	case pod.Spec.NodeName == "" && (!k.binds || len(pod.Spec.SchedulingGates) > 0):
 	case pod.Spec.NodeName == "":
 		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodeFor(pod, k.nodes)}}
-		err = cluster.client.SubResource("binding").Create(k.ctx, pod, binding)
+		return cluster.client.SubResource("binding").Create(k.ctx, pod, binding)
 	default:
 		pod.Status = running(pod)
-		err = cluster.client.Status().Update(k.ctx, pod)
+		return cluster.client.Status().Update(k.ctx, pod)
 	}
-	if err != nil && k.ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		k.t.Logf("kubelet: %s: %v", pod.Name, err)
-	}
+	return nil
 }
 
 // nodeFor is one that the pod does not avoid.
@@ -168,9 +188,18 @@ func (k *kubelet) endAt(pod corev1.Pod, code int32, at time.Time) {
 // report writes a pod's status.
 func (k *kubelet) report(pod corev1.Pod, status corev1.PodStatus) {
 	k.t.Helper()
-	reported := pod.DeepCopy()
-	reported.Status = status
-	if err := cluster.client.Status().Update(k.ctx, reported); err != nil {
-		k.t.Fatal(err)
+	for {
+		reported := &corev1.Pod{}
+		if err := cluster.client.Get(k.ctx, client.ObjectKeyFromObject(&pod), reported); err != nil {
+			k.t.Fatal(err)
+		}
+		reported.Status = status
+		err := cluster.client.Status().Update(k.ctx, reported)
+		if err == nil {
+			return
+		}
+		if !apierrors.IsConflict(err) { // what the kubelet itself says of the pod may come between
+			k.t.Fatal(err)
+		}
 	}
 }

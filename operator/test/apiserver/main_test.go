@@ -211,4 +211,4 @@ func namespace(t *testing.T) string {
 }
 
 // patience is how long a test waits for what must come. Figures are what is printed, not this.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/rest"
@@ -70,7 +71,8 @@ func runAll(m *testing.M) (int, error) {
 	if err := build(".", cluster.program, "../../cmd/manager"); err != nil {
 		return 0, err
 	}
-	env := &envtest.Environment{BinaryAssetsDirectory: binaries}
+	// Beside other work on two processors the API server has taken more than the 20 s that it is given otherwise.
+	env := &envtest.Environment{BinaryAssetsDirectory: binaries, ControlPlaneStartTimeout: 3 * time.Minute}
 	if cluster.admin, err = env.Start(); err != nil {
 		return 0, fmt.Errorf("starting the control plane: %w", err)
 	}

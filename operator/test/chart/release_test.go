@@ -30,7 +30,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // home is the release's namespace. Releases come one after another: what they install is the cluster's.
 const home = "dlrover"
