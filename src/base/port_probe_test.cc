@@ -19,9 +19,9 @@ struct Said {
   std::string bytes;
 };
 
-Said Ask(EventLoop& loop, uint16_t port, const std::string& hello) {
+Said Ask(EventLoop& loop, uint16_t port, const std::string& hello, int64_t wait_ms = 20'000) {
   Said said;
-  ProbePort(loop, "127.0.0.1", port, hello, 200, [&](Reach reach, const std::string& bytes) {
+  ProbePort(loop, "127.0.0.1", port, hello, wait_ms, [&](Reach reach, const std::string& bytes) {
     said = {reach, bytes};
     loop.Stop();
   });
@@ -42,7 +42,7 @@ TEST(PortProbe, WhoTakesConnectionsAndStandsStillIsSilent) {
   const Fd listening = ListenTcp(&address, false, &failed);
   ASSERT_TRUE(listening.valid());
   EventLoop loop;
-  EXPECT_EQ(Ask(loop, address.port(), "hello").reach, Reach::kSilent);
+  EXPECT_EQ(Ask(loop, address.port(), "hello", 200).reach, Reach::kSilent);
 }
 
 TEST(PortProbe, WhoAnswersIsHeard) {

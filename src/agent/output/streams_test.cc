@@ -168,12 +168,13 @@ class StreamsTest : public testing::Test {
   // Serves the loop until that process has written nothing for a while: it is held up. False where it never is.
   bool UntilHeldUp(pid_t pid) {
     std::string last;
-    for (int turns = 0, still = 0; turns < 5000 && still < 100; ++turns) {
+    constexpr int kStill = 500;  // looks: a writer that only waits for a processor is not held up
+    for (int turns = 0, still = 0; turns < 60'000; ++turns) {
       loop_.At(loop_.Now() + 1, [&] { loop_.Stop(); });
       loop_.Run();
       const std::string io = ReadFilePrefix(fmt::format("/proc/{}/io", pid), 1000);
       still = io == last ? still + 1 : 0;
-      if (still == 100) return true;
+      if (still == kStill) return true;
       last = io;
     }
     return false;

@@ -45,13 +45,19 @@ class GuardTest : public testing::Test {
     ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
     output_ = Fd(fds[0]);
     Fd writer(fds[1]);
+    int stay[2];
+    ASSERT_EQ(pipe2(stay, O_CLOEXEC), 0);
+    const Fd stays(stay[0]);
+    stay_ = Fd(stay[1]);
     agent_ = fork();
     ASSERT_GE(agent_, 0);
-    if (agent_ == 0) RunAgent(guards_mark_, texts, mark, add_groups, farewell, take_back, writer.get());
+    if (agent_ != 0) return;
+    stay_.Reset();
+    RunAgent(guards_mark_, texts, mark, add_groups, farewell ? stays.get() : -1, take_back, writer.get());
   }
 
   [[noreturn]] static void RunAgent(const std::string& guards_mark, const std::vector<std::string>& texts,
-                                    const std::string& mark, bool add_groups, bool farewell, bool take_back, int out) {
+                                    const std::string& mark, bool add_groups, int stays, bool take_back, int out) {
     {
       auto guard = Guard::Start(guards_mark);
       if (!guard.ok()) _exit(1);
@@ -62,9 +68,11 @@ class GuardTest : public testing::Test {
         if (take_back) guard->Remove(child->pid);
       }
       dprintf(out, "guard %d\n", guard->pid());  // all is told
-      if (!farewell) {
+      if (stays < 0) {
         while (true) pause();
       }
+      char byte = 0;
+      if (read(stays, &byte, 1) != 0) _exit(1);  // until the test knows all of them
     }
     _exit(0);
   }
@@ -116,6 +124,7 @@ class GuardTest : public testing::Test {
   pid_t guard_ = 0;
   pid_t child_ = 0;  // the last of the others that has told its pid
   Fd output_;
+  Fd stay_;  // an agent that says farewell does so when this is closed
   std::map<pid_t, Fd> pidfds_;
 };
 
@@ -166,6 +175,7 @@ TEST_F(GuardTest, TouchesNobodyElse) {
 TEST_F(GuardTest, OrderlyEndTouchesNothing) {
   StartAgent({"echo $$; exec sleep 1000"}, guards_mark_, true, true);
   ReadPids(2);
+  stay_.Reset();
   waitpid(agent_, nullptr, 0);
   EXPECT_TRUE(EndsWithin(guard_, kEndsWithinMs));
   EXPECT_FALSE(EndsWithin(child_, 0));

@@ -596,7 +596,10 @@ class LearningTest : public WorkersTest {
   // is taken, one more of the same zygote comes in its place, and then one of the next in the place of each.
   bool LearnFromOne(int wanted) {
     const int told = spares_told_ + 2 + wanted;
-    Live(wanted);
+    StartScript(0);
+    EXPECT_TRUE(Until([&] { return first_step_.count(0) == 1; }));
+    supervisor_->WantSpares(wanted);  // before the next zygote, which is made a moment behind the step, is ready
+    EXPECT_TRUE(UntilGone(0));
     return Until([&] { return spares_told_ >= told; });
   }
 };
