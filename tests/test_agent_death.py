@@ -99,7 +99,7 @@ def test_all_of_the_hosting_node_dies(job, nnodes):
             with contextlib.suppress(ProcessLookupError):  # some processes live for a moment only
                 os.kill(pid, number)
     assert nodes[0].wait() == -signal.SIGKILL
-    assert wait_ends(pids, 10) == []
+    assert wait_ends(pids, 60) == []
     nodes[0] = start(job, 0, nnodes)
     wait_world_of_two(job, after=life)
     check_the_end(job, nodes)

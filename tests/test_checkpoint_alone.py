@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,11 @@ def test_a_killed_rank_costs_the_steps_behind_the_last_save(tmp_path):
         assert {rank: [each["step"] for each in ends[rank]] for rank in (0, 1)} == {0: [0, 20], 1: [0, 20]}
         waits = told(events, "waited", kind)
         assert all([each["stored"] for each in waits[rank]] == [True] * 3 for rank in (0, 1)), waits
-    left = [path for path in set(SHM.iterdir()) - before if path.name.startswith("phx-") and hosts_of_dead(path)]
-    assert left == []
+    end = time.monotonic() + 60  # of its first life's hosts one may be about to end, and of other tests'
+    while left := [
+        path for path in set(SHM.iterdir()) - before if path.name.startswith("phx-") and hosts_of_dead(path)
+    ]:
+        assert time.monotonic() < end, left
 
 
 def hosts_of_dead(folder):
@@ -125,10 +129,10 @@ def test_a_state_that_one_rank_cannot_save_is_dropped_on_all(tmp_path):
 @pytest.mark.slow
 def test_a_rank_that_does_not_come_is_named(tmp_path):
     """And the next save, to which all come, is stored."""
-    events = run("ddp", tmp_path, "late:10 disk:20 wait", "--meet-s=3")
+    events = run("ddp", tmp_path, "late:10 disk:20 wait", "--meet-s=10")
     first, second = told(events, "waited", "ddp")[0]
     assert not first["stored"]
-    assert first["why"] == "rank 1 has not called save() within 3.0 s: every rank saves the same steps"
+    assert first["why"] == "rank 1 has not called save() within 10.0 s: every rank saves the same steps"
     assert second["stored"], second
     assert [each["stored"] for each in told(events, "waited", "ddp")[1]] == [True]
 

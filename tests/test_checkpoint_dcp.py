@@ -452,9 +452,9 @@ def node_of_two(job, index, directory, *arguments):
 @pytest.mark.slow
 def test_a_world_that_grows_goes_on_from_the_memory_of_those_who_hold_it(job, tmp_path):
     """Two ranks of one node, then four of two: what a rank needs of files that are not on its node it reads there."""
-    nodes = [node_of_two(job, 0, tmp_path / "run", "--steps=600")]
+    nodes = [node_of_two(job, 0, tmp_path / "run", "--steps=100000")]
     job.wait_events("saved", n=10, life=0)
-    nodes.append(node_of_two(job, 1, tmp_path / "run", "--steps=600"))
+    nodes.append(node_of_two(job, 1, tmp_path / "run", "--steps=100000"))
     loaded = [job.wait_events("loaded", life=1, rank=rank)[0] for rank in range(4)]
     assert {event["source"] for event in loaded} == {"memory"}, [event["why"] for event in loaded]
     (step,) = {event["n"] for event in loaded}

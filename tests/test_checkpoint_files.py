@@ -98,7 +98,7 @@ def test_a_node_that_joins_reads_them_from_memory(job, directory):
 def test_a_node_that_is_lost_takes_its_own_files_with_it(job, directory):
     """What is on storage is gone on from, by as many nodes as are left: the other rank's file is there, too."""
     arguments = [f"--dir={directory}", "--disk-every=2", "--pause-at=5", "--steps=6"]
-    flags = ["--max-restarts=2"]
+    flags = ["--max-restarts=2", "--rdzv-conf=last_call_timeout=60"]
     nodes = [job.node(index, "several_files.py", *arguments, nnodes="1:2", nproc=1, flags=flags) for index in (0, 1)]
     of_ranks(job, "pausing")
     kill_agent(job, nodes[1])

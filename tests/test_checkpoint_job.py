@@ -155,7 +155,7 @@ def kill_agent(job, node):
     everything = [pid for pid in job.processes(node) if not serves(others, pid)]
     node.signal(signal.SIGKILL)
     assert node.wait() == -signal.SIGKILL
-    assert [read_proc(pid, "comm") for pid in wait_ends(everything, 10)] == []
+    assert [read_proc(pid, "comm") for pid in wait_ends(everything, 60)] == []
 
 
 def serves(others, pid):
@@ -439,9 +439,9 @@ def test_a_milestone_is_stored_itself_when_storage_is_behind(hanging_disk, job):
     """It comes while another step hangs on its way: no newer one takes its place, as it does with other steps."""
     directory = hanging_disk.path / "checkpoints"
     arguments = [directory, "--memory-every=1", "--disk-every=10", "--keep-every=20", "--keep-last=9", "--step-ms=50"]
-    node = start(job, *arguments, nproc=1)
-    wait_committed(job, 1)
+    directory.mkdir()  # which would hang
     with hanging_disk.hanging():
+        node = start(job, *arguments, nproc=1)
         job.wait(lambda events: any(e["ev"] == "step" and e["n"] >= 45 for e in events), "step 45")
         assert stored_steps(directory) == []
     job.wait(lambda _: {10, 20} <= set(stored_steps(directory)), "steps 10 and 20 on disk")
@@ -705,8 +705,7 @@ def test_own_memory_of_a_ddp_rank_that_was_spoilt(job, directory):
     wait_committed(job, 40)
     kill_agent(job, node)
     pages = [LeftPage(job, rank) for rank in (0, 1)]
-    assert max(pages[0].slots) == max(pages[1].slots)
-    step = max(pages[1].slots)[1]
+    step = max(set(pages[0].slots) & set(pages[1].slots) & set(LeftPage(job, "main").slots))[1]
     seal_what_is_none(pages[1])
     node = start(job, *arguments)
     for rank in (0, 1):
@@ -835,7 +834,7 @@ def test_kills_anywhere_in_saving(job, directory, pytestconfig, choose, kind):
     if kind == "ddp":
         arguments.append("--ddp")
     node = start(job, directory, "--memory-every=1", *arguments)
-    restored(job, kills, timeout_s=60 + 5 * kills)
+    restored(job, kills, timeout_s=PATIENCE_S + 15 * kills)
     wait_committed(job, 1, life=kills)
     end(job, node)
     assert sorted(check_restores(job, 2)) == list(range(kills + 1))
@@ -848,7 +847,9 @@ def test_kills_anywhere_in_saving(job, directory, pytestconfig, choose, kind):
 def start_master(job, *flags):
     """A phalanx-master that no phalanx-run has started."""
     place = [f"--port={job.port}", f"--job-id={job.id}", f"--state-dir={job.folder / 'state-master'}"]
-    return job.run(*place, "--nnodes=2", RESTARTS, *flags, command=[command_path("phalanx-master")], name="master")
+    return job.run(
+        *place, "--nnodes=2", "--lease=15", RESTARTS, *flags, command=[command_path("phalanx-master")], name="master"
+    )
 
 
 class Victims:

@@ -4,8 +4,10 @@ done again but those behind it, and storage is not asked.
 Loopback addresses stand for nodes, each with its own memory: what one has of another's it has read over TCP.
 """
 
+import signal
+
 import pytest
-from harness import descends_from
+from harness import descends_from, wait_ends
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import kill_agent, memory_of, restored_on, start, stored_steps
@@ -84,3 +86,33 @@ def test_a_node_that_comes_back_without_its_memory(job, directory):
     assert all("does not hold it" in each["why"] for each in found), found
     job.stop()
     assert [node.wait() for node in nodes] == [0, 0], job.story()
+
+
+def test_memory_outlives_the_node_that_hosts_the_master(job, directory):
+    """The others elect a master among them, and go on from the newest save in their memory."""
+    arguments = [directory, "--ddp", "--step-ms=5"]
+    flags = {"nnodes": "1:3", "nproc": 1}
+    nodes = [start(job, *arguments, index=0, **flags)]
+    committed_on(job, 0, 3)
+    nodes += [start(job, *arguments, index=index, **flags) for index in (1, 2)]
+
+    def of_three(events):
+        return [event for event in events if event["ev"] == "committed" and event["world"] == 3]
+
+    promised = job.wait(of_three, "a save of three nodes")[-1]
+    job.killed_by_test = True
+    pids = job.processes(nodes[0])
+    job.signal_node(nodes[0], signal.SIGKILL)
+    assert wait_ends(pids, 60) == []
+
+    def of_two(events):
+        found = [e for e in events if e["ev"] == "restored" and e["world"] == 2 and e["life"] > promised["life"]]
+        return found if len(found) == 2 else None
+
+    found = job.wait(of_two, "two that go on")
+    assert {event["source"] for event in found} == {"memory"}, job.story()
+    assert found[0]["n"] == found[1]["n"] >= promised["n"], job.story()
+    assert all("the job's master is at " in node.stderr for node in nodes[1:]), job.story()
+    committed_on(job, found[0]["life"], found[0]["n"] + 1)
+    job.stop()
+    assert [node.wait() for node in nodes[1:]] == [0, 0], job.story()

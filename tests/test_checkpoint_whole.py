@@ -47,7 +47,7 @@ def test_kills_beside_a_writer_that_no_optimizer_is(job, directory, pytestconfig
     kills = pytestconfig.getoption("--kills") or 4
     seed = choose.randrange(1 << 31)
     arguments = [writer, f"--seed={seed}", f"--deaths={kills}", f"--device={device}"]
-    events = run(job, directory, *arguments, timeout_s=60 + 5 * kills)
+    events = run(job, directory, *arguments, timeout_s=PATIENCE_S + 15 * kills)
     found, promised = [event for event in events if event["ev"] == "restored"], 0
     assert [why for why in (torn(writer, event) for event in found) if why is not None] == []
     for event in events:

@@ -1,14 +1,12 @@
 """Checkpoints by the names of DLRover (compat/dlrover): the examples of its guide, call for call, with ranks killed in
 the middle; and its storage and deletion strategies."""
 
-import os
-import signal
 import sys
 
 import pytest
 import torch
 from dlrover_jobs import COMPAT, ROOT, with_compat
-from harness import ckpt
+from harness import ckpt, kill_each
 from test_checkpoint_dcp import of_ranks
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
@@ -28,8 +26,7 @@ def start(job, script, directory, *arguments, nproc=2, flags=("--max-restarts=1"
 
 def kill_all(job):
     of_ranks(job, "pausing")
-    for rank in (0, 1):
-        os.kill(job.pid(rank, 0), signal.SIGKILL)
+    kill_each([job.pid(rank, 0) for rank in (0, 1)])
 
 
 def losses(job, rank=0):

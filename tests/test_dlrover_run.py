@@ -156,9 +156,11 @@ def test_refusals_end_with_2():
 def test_a_job_survives_a_kill(job):
     """Light steps, started as the guide does, with the flags of its example."""
     words = ["--standalone", "--nnodes=1", "--nproc_per_node=2", "--max_restarts=3", "--save_at_breakpoint"]
-    node = dlrover_run(job, *words, WORKLOADS / "light_steps.py", "--steps=400")
+    node = dlrover_run(job, *words, WORKLOADS / "light_steps.py")
     job.wait(lambda _: len([1 for event in job.found("step") if event["n"] == 3]) == 2, "steps")
     os.kill(job.pid(1, 0), signal.SIGKILL)
+    job.wait_stepping(life=1, world=2)
+    job.stop()
     assert node.wait() == 0, job.story()
     assert {event["life"] for event in job.found("done")} == {1}
     assert "restart 1 of 3" in node.stderr
@@ -224,9 +226,9 @@ def test_a_job_with_a_master_of_its_own(job):
             )
         )
     job.wait(lambda _: {event["world"] for event in job.found("step")} >= {2}, "steps of both")
+    last = max(event["life"] for event in job.found("step"))
     nodes[1].signal(signal.SIGKILL)
     job.killed_by_test = True
-    last = max(event["life"] for event in job.found("step"))
     job.wait(lambda _: any(e["world"] == 1 and e["life"] > last for e in job.found("step")), "steps of one")
     job.stop_file.touch()
     assert nodes[0].wait() == 0, job.story()

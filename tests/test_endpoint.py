@@ -62,13 +62,14 @@ def test_an_older_rounds_rank_is_not_let_in(job):
 
 def test_strangers_are_closed(job):
     """At the first byte that is neither gRPC's nor the store's; the job goes on."""
-    node = job.node(0, "endpoint.py", "client", f"tcp://127.0.0.1:{job.port}", nnodes="1", nproc=2)
-    job.wait_events("used", 2)
+    node = job.node(0, "light_steps.py", nnodes="1", nproc=2)
+    job.wait_stepping(life=0, world=2)
     with socket.create_connection(("127.0.0.1", job.port)) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(100) == b""
-    check(job, [node])
+    job.stop()
+    assert node.wait() == 0, job.story()
     log = next(iter(job.folder.glob("state*/*/master.log"))).read_text()
     assert "it is neither an agent nor a client of the store" in log
 

@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from harness import kill_each
 from share import free_port
 
 HOWS = ["kill", "exception", "exit3", "segv"]
@@ -78,8 +79,7 @@ def test_two_ranks_at_once(job):
     pids = [job.pid(rank, life=0) for rank in (0, 1)]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)  # so that neither can see the other die first
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    kill_each(pids)
     job.wait_stepping(life=1, world=2)
     job.stop()
     assert node.wait() == 0, job.story()
@@ -117,9 +117,9 @@ def test_deaths_on_both_nodes_at_once(job):
     nodes = [job.node(index, "light_steps.py", flags=["--max-restarts=1"]) for index in (0, 1)]
     job.wait_stepping(life=0, world=2)
     pids = [job.pid(rank, life=0) for rank in (0, 1)]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, number)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    kill_each(pids)
     job.wait_stepping(life=1, world=2)
     job.stop()
     assert [node.wait() for node in nodes] == [0, 0], job.story()

@@ -38,7 +38,7 @@ def test_frozen_node_is_fenced(job):
     assert {way: event["how"] for way, event in attempts.items() if event["worked"]} == {}
 
     nodes[1].signal(signal.SIGCONT)
-    assert not wait_ends([rank_pid], 10)
+    assert not wait_ends([rank_pid], 60)
     job.wait(lambda _: len(job.found("step", life=life + 2, world=2)) == 2, "a world of 2 again")
     job.stop()
     assert [node.wait() for node in nodes] == [0, 0], job.story()
@@ -70,7 +70,7 @@ def test_a_frozen_host_comes_back(job):
 
     job.signal_node(nodes[0], signal.SIGCONT)
     grown = job.wait_world(3, after=smaller)
-    assert wait_ends([old], 10) == []
+    assert wait_ends([old], 60) == []
     assert len(job.found("step", pid=old)) == of_old
     # Its own store lives until its agent has read the news, and nobody else asks that one any more.
     worked = {event["way"] for event in job.found("attempt", pid=old, worked=True)}

@@ -5,11 +5,12 @@ import os
 import re
 import signal
 import subprocess
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
-from harness import command_path
+from harness import PATIENCE_S, command_path
 
 
 def run(job, name, text, *flags, env=None):
@@ -46,9 +47,10 @@ def test_an_endpoint_where_nobody_is(job):
     node = job.run(*flags, f"--state-dir={job.folder / 'state'}", str(script))
     line = node.wait_line("no answer from the master")
     wanted = (
-        f"no answer from the master at 127.0.0.1:{job.port} for 2 s (Connection refused); dialling on, for up to 600 s"
+        rf"no answer from the master at 127\.0\.0\.1:{job.port} for \d+ s \(Connection refused\); "
+        "dialling on, for up to 600 s"
     )
-    assert wanted in line
+    assert re.search(wanted, line)
     job.killed_by_test = True
     node.process.terminate()
     node.wait()
@@ -106,26 +108,28 @@ def test_a_rank_that_ends_early_is_the_first_cause(job):
 def test_a_hang_is_told_within_seconds(job):
     """A rank sleeps where others step; a line says so on the console, in status, in the record and in the ledger."""
     text = (
-        "import sys, time, phalanx, torch, torch.distributed as dist\n"
+        "import os, time, phalanx, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "for step in range(1, 90):\n"
         "    dist.all_reduce(torch.ones(2))\n"
         "    phalanx.step(step)\n"
         "    time.sleep(0.2)\n"
-        "    if step == 80 and dist.get_rank() == 1:\n"
-        "        time.sleep(18)\n"
+        "    while step == 80 and dist.get_rank() == 1 and not os.path.exists('go on'):\n"
+        "        time.sleep(0.05)\n"
     )
     script = job.folder / "hangs.py"
     script.write_text(text)
     state = f"--state-dir={job.folder / 'state'}"
     node = job.run("--standalone", "--nproc-per-node=2", state, str(script), cwd=job.folder)
-    line = node.wait_line("no step for 1[2-7]")
+    line = node.wait_line(r"no step for \d\d")
     assert "at step 80" in line and "usually within" in line
     assert "; no step for " in job.phalanx("status", state).stdout
     why = job.phalanx("why", state).stdout
     assert re.match(
-        r"no step since .*, for 0:00:\d\d: no step for 1\d\S* s \(usually .*: all ranks are at step 80\n\nepoch 1", why
+        r"no step since .*, for 0:0\d:\d\d: no step for \d\d\S* s \(usually .*: all ranks are at step 80\n\nepoch 1",
+        why,
     )
+    (job.folder / "go on").touch()
     node.wait_line("steps go on, after ")
     assert node.wait() == 0
     stalled = json.loads(job.phalanx("ledger", state, "--json").stdout)["causes"]["stalled_ms"]
@@ -146,6 +150,7 @@ def test_an_error_of_each_life_ends_the_job_soon(job):
     [
         (["statu"], "statu: no such command; did you mean status? They are status, "),
         (["ckpt", "resuce"], "ckpt resuce: no such command; did you mean rescue? They are ls, "),
+        (["rescue"], "rescue: no such command; did you mean ckpt rescue? They are status, "),
         (["xyzzy"], "xyzzy: no such command. They are status, "),
         (["status", "--maste=a:1"], "status --maste: no such flag; did you mean --master? They are --help, "),
         (["ckpt", "rescue", "/x", "--too", "/y"], "ckpt rescue --too: no such flag; did you mean --to? They are "),
@@ -203,8 +208,9 @@ def test_a_job_whose_only_node_was_killed_waits_for_nobody(job):
     state = f"--state-dir={job.folder / 'state'}"
     node.process.kill()
     node.process.wait()
-    job.wait(lambda _: "nobody serves it since " in job.phalanx("status", state).stdout, "the end of the master")
-    told = job.phalanx("status", state).stdout
+    end = time.monotonic() + PATIENCE_S
+    while "nobody serves it since " not in (told := job.phalanx("status", state).stdout):
+        assert time.monotonic() < end, told
     assert re.search(
         r"^nobody serves it since 20\S+ \S+: the master ends: its last agent has gone$", told, re.MULTILINE
     )
@@ -288,7 +294,7 @@ def test_stopping_a_job_loses_no_step(job, stop):
     saving = Saving(job)
     first = saving.start()
     first.wait_line(": training, world 2, step 1")
-    first.wait_line("^step 30$", "stdout")
+    first.wait_line("^step 35$", "stdout")
     first.signal(stop)
     assert first.wait() == 128 + stop
     assert "is only in memory" not in first.stderr
@@ -347,7 +353,7 @@ def test_a_hang_timeout_begins_another_life(job):
     )
     node = run(job, "hangs.py", text, "--hang-timeout=4")
     assert node.wait() == 0
-    assert re.search(r"no step for 4\.\d s.*: --hang-timeout=4 s is over, restart 1 of 3: restarted", node.stderr)
+    assert re.search(r"no step for [\d.]+ s.*: --hang-timeout=4 s is over, restart 1 of 3: restarted", node.stderr)
     state = f"--state-dir={job.folder / 'state'}"
     kinds = [json.loads(row)["kind"] for row in job.phalanx("events", state, "--json").stdout.splitlines()]
     assert kinds.count("hang") == 1
@@ -369,7 +375,7 @@ def test_who_is_behind_in_a_hang(job):
     script.write_text(text)
     state = f"--state-dir={job.folder / 'state'}"
     node = job.run("--standalone", "--nproc-per-node=2", state, str(script), cwd=job.folder)
-    node.wait_line("no step for 1[2-7]")
+    node.wait_line(r"no step for \d\d")
     why = job.phalanx("why", state).stdout
     assert re.match(
         r"no step since .*: the others are at step 82, some ranks of node \S+ at step 80\nrank 1 \(", why
@@ -401,10 +407,10 @@ def test_a_hang_that_ends_the_job_ends_with_a_box(job):
     node = run(job, "hangs.py", text, "--hang-timeout=4", "--max-restarts=0")
     assert node.wait() == 1
     said = headline(node)
-    assert "hangs.py FAILED: no step for 4." in said
+    assert "hangs.py FAILED: no step for " in said
     assert ", some ranks of node " in said and said.endswith("; --max-restarts=0 allows no restart")
     ranks = re.findall(
-        r"^  rank (\d) \(local rank \d, pid \d+\): at (step .*), no step for [45]\.\d s$", node.stderr, re.M
+        r"^  rank (\d) \(local rank \d, pid \d+\): at (step .*), no step for [\d.]+ s$", node.stderr, re.M
     )
     assert ranks == [("0", "step 5"), ("1", "step 3, 2 behind")], node.stderr
     assert node.stderr.count("=" * 100) == 2
@@ -430,7 +436,16 @@ def test_what_a_network_may_mend_is_tried_as_often_as_was_asked_for(job):
 
 
 def test_a_traceback_of_several_ranks_is_shown_once(job):
-    text = "import time; time.sleep(0.3)\nraise ValueError('bad sample')\n"
+    # Tracebacks come before what is registered: no rank ends, which ends the others, before all have said theirs.
+    text = (
+        "import atexit, os, time\n"
+        "def together():\n"
+        "    open('told' + os.environ['RANK'], 'w').close()\n"
+        "    while not all(os.path.exists(f'told{rank}') for rank in range(3)):\n"
+        "        time.sleep(0.01)\n"
+        "atexit.register(together)\n"
+        "raise ValueError('bad sample')\n"
+    )
     node = run(job, "raises.py", text, "--max-restarts=0", "--nproc-per-node=3")
     console = node.stderr[: node.stderr.index("=====")]
     assert console.count("Traceback (most recent call last):") == 1
@@ -464,6 +479,18 @@ def test_modules_are_found_where_python_finds_them(job):
         assert node.wait() == 0, (module, node.stderr)
 
 
+def ranks_of(job, steps):
+    """By `phalanx status --ranks`, which says what it has where an agent has no time to answer."""
+    state = f"--state-dir={job.folder / 'state'}"
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        (node,) = json.loads(job.phalanx("status", "--ranks", state, "--json").stdout)["nodes"]
+        ranks = node.get("ranks", [])
+        if [rank["step"] for rank in ranks] == steps:
+            return ranks
+        assert time.monotonic() < end, ranks
+
+
 def test_what_each_rank_does(job):
     """By `status --ranks`, as fresh as the question; by --watch until the job is over."""
     text = (
@@ -479,12 +506,8 @@ def test_what_each_rank_does(job):
     state = f"--state-dir={job.folder / 'state'}"
     node = job.run("--standalone", "--nproc-per-node=2", state, str(script), cwd=job.folder)
     job.wait(lambda _: node.stdout.count("at 4") == 2, "the fourth steps")
-    (told,) = json.loads(job.phalanx("status", "--ranks", state, "--json").stdout)["nodes"]
-    assert [(rank["rank"], rank["step"], rank["doing"]) for rank in told["ranks"]] == [
-        (0, 4, "stepping"),
-        (1, 4, "stepping"),
-    ]
-    for rank in told["ranks"]:
+    for rank in ranks_of(job, [4, 4]):
+        assert rank["doing"] == "stepping"
         status = Path(f"/proc/{rank['pid']}/status").read_text()
         resident = int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
         assert 0.5 < rank["resident_bytes"] / resident < 2
@@ -580,7 +603,11 @@ def test_the_readmes_first_paste(job):
     page = (PAGES / "README.md").read_text()
     text = page[page.index("## Try it") :]
     text = text[text.index("```bash\n") + len("```bash\n") :]
-    done = shell(job, text[: text.index("```")], job.folder)
+    text = text[: text.index("```")]
+    pause = "sleep 3;"  # enough for a person's machine
+    assert text.count(pause) == 1
+    looks = "phalanx status try --ranks | awk '/stepping/ && $4 > 10 {n++} END {exit n < 2}'"
+    done = shell(job, text.replace(pause, f"{pause} until {looks}; do sleep 0.5; done;"), job.folder)
     assert "bash:" not in done.stderr and "phalanx:" not in done.stderr
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(
@@ -646,15 +673,16 @@ NOBODY_READS = "nobody reads {} of phalanx-run any more; training goes on, and w
 @pytest.mark.parametrize(
     ("command", "lost"),
     [
-        ("LAUNCH | head -5", ["stdout"]),
-        ("LAUNCH 2>&1 | head -5", ["stdout", "stderr"]),
-        ("(LAUNCH 2>&1 >&3 | head -1) 3>out", ["stderr"]),
+        ("LAUNCH | (head -5; : > gone)", ["stdout"]),
+        ("LAUNCH 2>&1 | (head -5; : > gone)", ["stdout", "stderr"]),
+        ("(LAUNCH 2>&1 >&3 | (head -1; : > gone)) 3>out", ["stderr"]),
     ],
     ids=["stdout", "both", "stderr"],
 )
 def test_a_console_that_nobody_reads_any_more_ends_nothing(job, command, lost):
     """`| head -5`: one life, one sentence for each stream, where there is somebody left to tell, and in the record."""
-    done = pasted(job, command, steps_and_prints(job, "sys.stderr.write('word\\n')"))
+    await_gone = "while step == 20 and not os.path.exists('gone'): time.sleep(0.01)"
+    done = pasted(job, command, steps_and_prints(job, f"sys.stderr.write('word\\n')\n    {await_gone}"))
     assert (job.folder / "rc").read_text() == "0\n", done.stderr
     assert (job.folder / "done0").exists() and (job.folder / "done1").exists()
     assert len(done.stdout.splitlines()) == (1 if "head -1" in command else 5)
@@ -748,8 +776,7 @@ def test_steps_behind_a_restore_are_those_of_the_training(job):
     state = f"--state-dir={job.folder / 'state'}"
     node = job.run("--standalone", "--nproc-per-node=1", state, str(script), cwd=job.folder)
     job.wait(lambda _: "at 13" in node.stdout, "step 13")
-    (told,) = json.loads(job.phalanx("status", "--ranks", state, "--json").stdout)["nodes"]
-    assert [rank["step"] for rank in told["ranks"]] == [13]
+    ranks_of(job, [13])
     (job.folder / "go on").touch()
     assert node.wait() == 0
     assert re.search(r"restart 1 of 3: restarted .*, world 1, step 11$", node.stderr, re.M), node.stderr

@@ -2,11 +2,11 @@
 file by file are there whole, or not yet."""
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
 import torch
+from harness import kill_each
 from test_checkpoint_dcp import of_ranks
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
@@ -90,8 +90,7 @@ def test_what_was_saved_when_all_ranks_died_is_stored_and_gone_on_from(job, dire
         leave_unfinished(directory, 2)
     node = start(job, directory, "--pause-at=2", "--width=20000", "--steps=4", flags=["--max-restarts=1", "--no-warm"])
     of_ranks(job, "pausing")
-    for rank in (0, 1):
-        os.kill(job.pid(rank, 0), signal.SIGKILL)
+    kill_each([job.pid(rank, 0) for rank in (0, 1)])
     assert node.wait() == 0, job.story()
     begins = of_ranks(job, "begins", life=1)
     assert [(event["n"], event["whole"]) for event in begins] == [(2, True)] * 2

@@ -55,6 +55,7 @@ def test_a_guard_that_hangs_is_left_over(tmp_path):
         os.kill(guard, signal.SIGSTOP)
         job.stop()
         assert node.wait() == 0, job.story()
+        assert wait_ends(job.processes(), 60) == []
         assert [name.partition(" ")[0] for name in job.leftovers(0.1)] == [name_of(guard).partition(" ")[0]]
     finally:
         job.close()

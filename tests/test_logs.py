@@ -33,7 +33,7 @@ def test_console(job):
     """Without flags both streams come through as they are; a pipe mixes what two ranks write at once, if it is long."""
     node = start(job, arguments=["--long"])
     assert all(out(rank) in node.stdout and err(rank) in node.stderr for rank in (0, 1))
-    assert node.stdout.count("x") == 2 * 200_000
+    assert node.stdout.count("x") == 2 * 20_000
 
 
 @dropin

@@ -9,7 +9,7 @@ import subprocess
 import textwrap
 
 import pytest
-from harness import command_path, is_running, name_of, stat_fields, wait_ends
+from harness import PATIENCE_S, command_path, is_running, name_of, stat_fields, wait_ends
 from node_check_agent import Told
 
 GATHER = "--rdzv-conf=last_call_timeout=60"  # all are checked together, however slowly they come
@@ -36,7 +36,7 @@ def ask(job, *words):
     return job.phalanx(*words, f"--state-dir={hosts}").stdout
 
 
-def verdict(node, timeout_s=60):
+def verdict(node, timeout_s=PATIENCE_S):
     """The line about the check that every node says."""
     return node.wait_line(r"node check: ", timeout_s=timeout_s)
 
@@ -83,7 +83,7 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_has_started(job, program, 
         time.sleep(1000)
         """,
     )
-    flags = ["--network-check", "--check-timeout=8", GATHER]
+    flags = ["--network-check", "--check-timeout=20", GATHER]
     nodes = [
         job.node(index, TRAIN, nnodes="2:3", flags=[*flags, *([hangs] if index == 2 else [])]) for index in range(3)
     ]
@@ -156,7 +156,7 @@ def test_a_node_whose_network_is_dead_is_named_and_its_partner_is_not(make_netwo
     network = make_network(4)
     job = make_job(network)
     job.endpoint_host = network.address(0)
-    flags = ["--network-check", "--check-timeout=6", GATHER]
+    flags = ["--network-check", "--check-timeout=12", GATHER]
     nodes = [job.node(0, TRAIN, nnodes="3:4", flags=flags)]
     for rule in (
         ["pref", "10", "ipproto", "tcp", "dport", str(job.port), "lookup", "main"],
@@ -314,8 +314,18 @@ def test_where_the_zygote_has_no_torch_it_is_a_program_of_its_own(job, held, tmp
     job.killed_by_test = True
 
 
-def test_a_zygote_that_does_not_come_to_its_end_costs_no_check(job, held, tmp_path):
-    node = job.node(0, script(tmp_path), nnodes="1", flags=["--network-check", "--check-timeout=20", held.flag])
+@pytest.fixture
+def slow_library(tmp_path):
+    """An environment with a library `slow`, at which a zygote is long enough to be met there."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "slow.py").write_text("import time\ntime.sleep(6)\n")
+    return {"PYTHONPATH": folder}
+
+
+def test_a_zygote_that_does_not_come_to_its_end_costs_no_check(job, held, tmp_path, slow_library):
+    flags = ["--network-check", "--check-timeout=20", held.flag]
+    node = job.node(0, script(tmp_path, f"import slow\n{WITH_TORCH}"), nnodes="1", flags=flags, env=slow_library)
     node.wait_line("checking 1 node before it trains")
     (zygote,) = children_named(job, node, "/zygote.py")
     os.kill(zygote, signal.SIGSTOP)
@@ -328,8 +338,9 @@ def test_a_zygote_that_does_not_come_to_its_end_costs_no_check(job, held, tmp_pa
 
 
 @pytest.mark.parametrize("when", ["while it imports", "while its fork checks"])
-def test_the_end_of_a_zygote_costs_no_check(job, held, tmp_path, when):
-    node = job.node(0, script(tmp_path), nnodes="1", flags=[*PATIENT, held.flag])
+def test_the_end_of_a_zygote_costs_no_check(job, held, tmp_path, slow_library, when):
+    path = script(tmp_path, f"import slow\n{WITH_TORCH}")
+    node = job.node(0, path, nnodes="1", flags=[*PATIENT, held.flag], env=slow_library)
     node.wait_line("checking 1 node before it trains")
     if when == "while it imports":
         os.kill(children_named(job, node, "/zygote.py")[0], signal.SIGKILL)

@@ -149,6 +149,7 @@ def test_a_flood_of_xids_is_told_few_times(job, machine):
     assert node.wait() == 0, job.story()
 
 
+@pytest.mark.alone  # a reading at a death is waited for for 50 ms
 def test_a_link_that_goes_down_at_the_time_of_a_death(job, machine):
     """The reading that a death brings about finds it; the base line is old, and no fact."""
     machine.add_port()
@@ -200,7 +201,7 @@ def test_what_gpus_count_is_read(job, machine):
     job.wait(lambda _: helper_of(job, node), "the helper")
     # A reading is the base line; which one has been taken nobody is told, so the counter goes on until it is.
     count = 5
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while "uncorrectable ECC errors on GPU 1" not in node.stderr:
         count += 1
         (machine.nvml / "1.ecc").write_text(f"{count}")
@@ -220,15 +221,15 @@ def test_a_driver_that_hangs_holds_nothing_up(job, machine):
     (machine.nvml / "hang").touch()
     node = start(job, machine, "--max-restarts=1")
     job.wait_stepping(0, 2)
-    node.wait_line(r"NVML has not answered for \d+ s", timeout_s=30)
+    node.wait_line(r"NVML has not answered for \d+ s")
     kill_rank(job, 1)
     job.wait_stepping(1, 2)
     (helper,) = helper_of(job, node)
     job.stop()
     began = time.monotonic()
     assert node.wait() == 0, job.story()
-    assert time.monotonic() - began < 10
-    assert not wait_ends([helper], 5)
+    assert time.monotonic() - began < 25
+    assert not wait_ends([helper], 60)
 
 
 def test_a_file_that_hangs_stops_only_the_watch(job, machine):
@@ -237,7 +238,7 @@ def test_a_file_that_hangs_stops_only_the_watch(job, machine):
     os.mkfifo(machine.sysfs / "devices/system/cpu/cpu0/topology/physical_package_id")
     node = start(job, machine, "--max-restarts=1")
     job.wait_stepping(0, 2)
-    node.wait_line(r"has not answered for \d+ s: what the kernel counts is not watched till it does", timeout_s=30)
+    node.wait_line(r"has not answered for \d+ s: what the kernel counts is not watched till it does")
     kill_rank(job, 1)
     job.wait_stepping(1, 2)
     job.stop()
@@ -247,11 +248,11 @@ def test_a_file_that_hangs_stops_only_the_watch(job, machine):
 
 def test_an_agent_that_stood_still_blames_no_driver_for_it(job, machine):
     machine.add_gpus(1)
-    node = start(job, machine)
+    node = start(job, machine, "--watch=0.8")
     job.wait_stepping(0, 2)
     job.wait(lambda _: helper_of(job, node), "the helper")
     node.signal(signal.SIGSTOP)
-    time.sleep(4)  # twice what makes a driver late
+    time.sleep(10)  # longer than what makes a driver late
     node.signal(signal.SIGCONT)
     steps = len(job.found("step"))
     job.wait_events("step", steps + 20)
@@ -348,12 +349,12 @@ def test_the_helper_ends_with_its_agent(job, machine):
     job.wait_stepping(0, 2)
     (helper,) = job.wait(lambda _: helper_of(job, node), "the helper")
     node.signal(signal.SIGKILL)
-    assert not wait_ends([helper], 10)
+    assert not wait_ends([helper], 60)
 
 
 def test_a_helper_that_dies_is_told_of(job, machine):
     machine.add_gpus(1)
-    node = start(job, machine)
+    node = start(job, machine, "--watch=2")
     job.wait_stepping(0, 2)
     (helper,) = job.wait(lambda _: helper_of(job, node), "the helper")
     os.kill(helper, signal.SIGKILL)
@@ -370,6 +371,7 @@ def test_a_driver_without_its_library_is_told_of(job, machine):
     assert node.wait() == 0, job.story()
 
 
+@pytest.mark.alone  # the same
 @pytest.mark.parametrize("flag", ["--watch=on", "--watch=off"])
 def test_without_a_driver_nothing_is_started_or_said(job, machine, flag):
     machine.add_port()
@@ -393,7 +395,7 @@ def test_a_node_that_is_to_blame_is_checked_before_it_trains_again(job, machine)
     nodes[1].wait_line("XID 79")
     kill_rank(job, rank_on(job, nodes[1], life), life)
     nodes[0].wait_line("its hardware explains a failure: it is checked first")
-    job.wait(lambda _: len(re.findall("node check: 2 nodes", nodes[0].stderr)) == 2, "the second check", timeout_s=60)
+    job.wait(lambda _: len(re.findall("node check: 2 nodes", nodes[0].stderr)) == 2, "the second check")
     job.wait_world(2, after=life)
     job.stop()
     assert [node.wait() for node in nodes] == [0, 0], job.story()

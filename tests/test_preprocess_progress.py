@@ -41,7 +41,8 @@ def test_a_bar_on_a_terminal_and_an_end_by_ctrl_c(tmp_path):
     tokenizer.save(str(tmp_path / "tok.json"))
     documents = texts(5000)
     write_jsonl(tmp_path / "data.jsonl", documents)
-    arguments = ["--input", tmp_path / "data.jsonl", "--output-prefix", tmp_path / "r", "--engine=threads"]
+    given = ",".join([str(tmp_path / "data.jsonl")] * 5)  # enough of it to be met in its midst
+    arguments = ["--input", given, "--output-prefix", tmp_path / "r", "--engine=threads"]
     arguments += ["--vocab", tmp_path / "tok.json", "--tokenizer-type=HFTokenizer", "--split-bytes=20000"]
     terminal = Terminal(command(*arguments), environment(), tmp_path)
     terminal.wait_text(r"\[#+\.+\] +\d+%  [\d,]+ documents, [\d.]+ MB/s, [\d.]+ Mtokens/s, \d+:\d\d left")
@@ -51,4 +52,4 @@ def test_a_bar_on_a_terminal_and_an_end_by_ctrl_c(tmp_path):
     again = Terminal(command(*arguments, "--resume"), environment(), tmp_path)
     assert again.wait_end() == 0, again.text
     assert "parts are finished" in again.text
-    assert files_of(tmp_path / "r") == expected_files(tokenized(tokenizer, documents, eod=False))
+    assert files_of(tmp_path / "r") == expected_files(tokenized(tokenizer, documents, eod=False) * 5)

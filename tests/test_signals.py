@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from harness import name_of, wait_ends, workload
+from harness import descends_from, name_of, wait_ends, workload
 
 EXIT = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 
@@ -103,10 +103,11 @@ def test_signals_to_handle(job):
 def test_one_node_of_a_fixed_job_leaves(job):
     """SIGTERM to one of two nodes of --nnodes=2: its worker may save, it leaves, the other waits for a new one."""
     nodes = [job.node(index, "signals.py", "save") for index in (0, 1)]
-    job.wait_events("main", 2)
+    mains = job.wait_events("main", 2)
+    (own,) = [event["pid"] for event in mains if descends_from(event["pid"], nodes[1].pid)]
     nodes[1].signal(signal.SIGTERM)
     assert nodes[1].wait() == 143, job.story()
-    assert len(job.found("saved")) == 1
+    assert len(job.found("saved", pid=own)) == 1
     nodes[0].wait_line("wait")
     job.node(1, "signals.py", "save")
     job.wait_events("main", 2, life=1)
@@ -151,10 +152,12 @@ def test_a_job_that_is_stopped_goes_on(job):
     job.wait_stepping(life=0, world=2)
     node.signal(signal.SIGTSTP)
     os.waitid(os.P_PID, node.pid, os.WSTOPPED | os.WNOWAIT)
+    job.hear_reports()
     before = len(job.found("step"))
     masters = [pid for pid in job.processes() if "phalanx-master" in name_of(pid)]
     watched = {*masters, *job.lives()[0].values()}
     assert set(wait_ends(watched, 4)) == watched  # neither a rank nor the master ends, though a lease is 3 s
+    job.hear_reports()
     steps = len(job.found("step"))
     assert steps - before <= 2, "each rank may have been about to tell of a step"
     node.signal(signal.SIGCONT)

@@ -118,4 +118,4 @@ def test_ctrl_c_once_and_twice(shown, job):
     terminal.type(CTRL_C)
     terminal.wait_text("Interrupt: this node leaves the job")
     terminal.type(CTRL_C)
-    assert terminal.wait_end(10) == 130
+    assert terminal.wait_end(25) == 130

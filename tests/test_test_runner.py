@@ -488,7 +488,7 @@ def test_a_pytest_that_does_not_end_is_ended_and_names_its_test(tmp_path, monkey
     monkeypatch.setattr(test_runner, "REPORTS", tmp_path)
     monkeypatch.setattr(programs, "REPORTS", tmp_path)
     tests = test_runner.Run(1, tmp_path, limit_s=0.1)
-    monkeypatch.setattr(tests, "pytest", lambda *_: [sys.executable, "-c", "import signal; signal.pause()"])
+    monkeypatch.setattr(tests, "pytest", lambda *_: ["sleep", "1000"])
     result = tests.end_to_end("slow", [])
     assert (result.passed, len(result.failed)) == (1, 1)
     assert re.fullmatch(r"slow: ended with status -2, ended by us after 0\.1 s in b", result.failed[0])

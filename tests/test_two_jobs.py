@@ -141,7 +141,7 @@ def test_the_same_id_by_mistake(make_job):
     first.killed_by_test = True
     for pid in (node.pid, master):
         os.kill(pid, signal.SIGKILL)
-    assert not wait_ends([node.pid, master], 10)
+    assert not wait_ends([node.pid, master], 60)
     free = second.run("--nnodes=1", *again, workload("tell.py"), env=shared)
     assert free.wait() == 0, second.story()
 

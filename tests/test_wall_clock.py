@@ -53,7 +53,7 @@ def lose_and_regain(job, life):
     alone = job.wait_world(1, after=life)
     job.signal_node(victim, signal.SIGCONT)
     grown = job.wait_world(2, after=alone)
-    assert wait_ends([old], 10) == []
+    assert wait_ends([old], 60) == []
     assert (alone, grown) == (life + 1, life + 2)
     return grown
 

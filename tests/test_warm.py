@@ -171,7 +171,7 @@ def test_zygote_killed(job):
     assert found, "no zygote is there"
     for pid in found:
         os.kill(pid, signal.SIGKILL)
-    assert wait_ends(found, 5) == []
+    assert wait_ends(found, 60) == []
     steps = len(job.found("step"))
     job.wait(lambda _: len(job.found("step")) >= steps + 2, "further steps")
     os.kill(job.pid(rank=1, life=0), signal.SIGKILL)
@@ -235,7 +235,7 @@ def test_spares_wait_and_end_with_the_job(job):
     assert waiting, "neither zygote nor spare"
     job.stop()
     assert node.wait() == 0, job.story()
-    assert wait_ends(waiting, 10) == []  # the last of them may still be giving its memory back
+    assert wait_ends(waiting, 60) == []  # the last of them may still be giving its memory back
 
 
 @pytest.mark.parametrize("locale", [{"LANG": "C.UTF-8"}, {"LANG": ""}], ids=["a locale", "none"])

@@ -9,8 +9,8 @@ endforeach()
 set_property(GLOBAL PROPERTY count 0)
 set_property(GLOBAL PROPERTY rows "")
 
-# phx_plant(NAME <name> FILE <core> SEEDS <found within> [SUCCESSION] WHAT <sentence> FIND <text> PUT <text>). PLANTED in
-# PUT is whether this bug is chosen. SUCCESSION: it is looked for in worlds whose masters are lost.
+# phx_plant(NAME <name> FILE <core> SEEDS <found within> [SUCCESSION] WHAT <sentence> FIND <text> PUT <text>). PLANTED
+# in PUT is whether this bug is chosen. SUCCESSION: it is looked for in worlds whose masters are lost.
 function(phx_plant)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "SUCCESSION" "NAME;FILE;SEEDS;WHAT;FIND;PUT" "")
   get_property(text GLOBAL PROPERTY "text ${ARG_FILE}")

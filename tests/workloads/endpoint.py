@@ -48,9 +48,14 @@ def client(url):
 
 
 def lingering(url):
-    if FIRST_LIFE and RANK == 1:
-        signal.signal(signal.SIGTERM, lambda number, frame: knock_for_ever(urlparse(url)))
-    client(url)
+    if not FIRST_LIFE or RANK != 1:
+        return client(url)
+    # Whichever it notices first: that its round is over, or that the store of it is closed.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        client(url)
+    except RuntimeError:
+        knock_for_ever(urlparse(url))
 
 
 def knock_for_ever(where):

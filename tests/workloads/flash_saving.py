@@ -76,6 +76,9 @@ def save_refused(flash, step):
 def main():
     torch.distributed.init_process_group("gloo")
     step = newest()
+    while options.pause_at and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0" and step < options.pause_at[0]:
+        time.sleep(0.05)  # the agent still stores it
+        step = newest()
     report("begins", n=step, whole=all(links_in(step)))
     flash = HfDdpCheckpointer(options.dir)
     assert isinstance(flash.async_save_engine, CheckpointEngine)

@@ -81,7 +81,7 @@ std::string Tracebacks::End(uint32_t life_number, int rank) {
     return "";
   }
   const Stream stream = std::move(life->second.streams.extract(found).mapped());
-  const std::string rest = stream.held + stream.partial.substr(stream.emitted);
+  std::string rest = stream.held + stream.partial.substr(stream.emitted);
   if (stream.state != State::kShown) return rest;
   life->second.blocks[stream.block].growing = false;
   return rest + SettleOthers(life_number, life->second, rank, stream.block);
