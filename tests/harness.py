@@ -239,7 +239,7 @@ class Job:
         self.endpoint_host = "127.0.0.1"
         self.port = free_port()
         self.master = None  # where a test has started one of its own
-        # Its nodes are believed for 15 s where they say nothing, as on a busy machine they may. Not in tests of silence.
+        # Its nodes are believed for 15 s where they say nothing, as on a busy machine they may. Not in tests of that.
         self.patient = False
         self.stop_file = self.folder / "STOP"
         self.nodes = []
