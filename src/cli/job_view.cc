@@ -253,7 +253,8 @@ StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
     }
     if (absl::IsDeadlineExceeded(view.status())) {
       StatusOr<JobView> record = ReadRecord(folder, query.job);
-      if (record.ok()) MarkSilent(*record);
+      if (!record.ok()) return WithContext(view.status(), fmt::format("master at {}", *address));
+      MarkSilent(*record);
       return record;
     }
     if (!absl::IsUnavailable(view.status()) && !absl::IsNotFound(view.status())) {

@@ -33,9 +33,8 @@ const version = "0.1.0"
 // collectOften lets the heap grow by two fifths, not to twice what lives, before it is collected: what lives are the
 // caches, and an operator that waits has processor time to spare. Who has set GOGC knows better.
 func collectOften() {
-	const usual, ours = 100, 40
-	if found := debug.SetGCPercent(ours); found != usual {
-		debug.SetGCPercent(found)
+	if _, given := os.LookupEnv("GOGC"); !given {
+		debug.SetGCPercent(40)
 	}
 }
 

@@ -551,10 +551,12 @@ class Resolver {
     }
     config_.lease_ms = interval_ms > kLeaseMostMs / most ? kLeaseMostMs : interval_ms * most;
     if (config_.lease_ms >= kLeaseLeastMs) return absl::OkStatus();
-    return Wrong(
-        fmt::format("--rdzv-conf: keep_alive_interval times keep_alive_max_attempt is {} ms: expected 1 s or more, for "
-                    "which a silent node is believed",
+    Notice(
+        fmt::format("--rdzv-conf: keep_alive_interval times keep_alive_max_attempt is {} ms: a silent node is "
+                    "believed for 1 s at least",
                     config_.lease_ms));
+    config_.lease_ms = kLeaseLeastMs;
+    return absl::OkStatus();
   }
 
   // Which of the two lists a key that is not acted upon belongs to; none where it says what is the case anyway.

@@ -64,8 +64,13 @@ std::string Tracebacks::Feed(uint32_t life_number, int rank, std::string_view by
   }
   shown += stream.partial.substr(stream.emitted);
   if (stream.partial.size() > kMaxBytes) {  // a progress bar never ends its line
+    const bool of_block = stream.state == State::kShown;
     stream.state = State::kOutside;
     stream.partial.resize(1);
+    if (of_block) {
+      life.blocks[stream.block].growing = false;
+      shown += SettleOthers(life_number, life, rank, stream.block);
+    }
   }
   stream.emitted = stream.partial.size();
   return shown;

@@ -154,6 +154,19 @@ TEST(TracebacksTest, WhoHasWaitedIsShownWholeWhereTheFirstEnds) {
   EXPECT_EQ(tracebacks.Feed(0, 1, "more\n"), "more\n");
 }
 
+TEST(TracebacksTest, NobodyWaitsForALineThatIsTooLong) {
+  const std::string frames = kTrace.substr(0, kTrace.rfind("ModuleNot"));
+  const std::string words = "ValueError: " + std::string(Tracebacks::kMaxBytes, '.');
+  Tracebacks tracebacks;
+  EXPECT_EQ(tracebacks.Feed(0, 0, frames), frames);
+  EXPECT_EQ(tracebacks.Feed(0, 1, kTrace), "");
+  EXPECT_EQ(tracebacks.Feed(0, 0, words), words + kTrace);
+  EXPECT_EQ(tracebacks.Feed(0, 0, "\n") + tracebacks.End(0, 0), "\n");
+  EXPECT_EQ(tracebacks.Feed(0, 2, kTrace).find("[phalanx: rank 2 has the same traceback as rank 1"), 0U);
+  const std::string other = frames + "KeyError: 'lr'\n";
+  EXPECT_EQ(tracebacks.Feed(0, 3, other) + tracebacks.End(0, 3), other);
+}
+
 TEST(TracebacksTest, WhoWaitsHoldsNoMoreThanSoMuch) {
   Tracebacks tracebacks;
   tracebacks.Feed(0, 0, kTrace.substr(0, kCut));

@@ -76,13 +76,13 @@ void Welcome(Turn& turn, const AgentAttached& e) {
   node.hello.clear_last_round();
   node.peer_address = e.peer_address;
   node.warming = hello.warming();
-  node.attached_at = node.last_heard = turn.now;
+  node.attached_at = node.last_heard = node.heard_at = turn.now;
   const size_t nodes = std::max<size_t>(job.nodes.size() + 1, job.spec->min_nodes());
   node.lease_ms = job.LeaseMsOf(nodes);
   node.beat_interval_ms = BeatIntervalMs(static_cast<int64_t>(nodes), node.lease_ms);
   node.store_port = e.message.next_store_port();
   node.arrival = ++job.arrivals;
-  job.lease_check = std::min(job.lease_check, turn.now + node.lease_ms);
+  job.lease_check = std::min(job.lease_check, NextLook(node, turn.now));
   job.highest_epoch = std::max({job.highest_epoch, hello.seen_epoch(), hello.live_round().epoch()});
   node.previous_rank = RankBefore(turn, hello.node_id());
   job.session_of[hello.node_id()] = e.session;

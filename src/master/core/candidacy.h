@@ -37,6 +37,11 @@ struct Candidacy {
   bool over = false;  // it was given up: nobody is let in, and the process ends, soon after that
   Instant over_at = kNever;
   Instant until = kNever;
+  Instant counted_from = kNever;  // `until` is so many leases behind it
+  // Of the largest world that one of those who came was in, by the shortest lease that they ask for: what one node
+  // alone was given is not the job's.
+  int64_t nodes = 1;
+  int64_t asked_ms = 0;  // 0: nobody has come
   int64_t lease_ms = 0;
   Instant since = kNever;  // somebody has said where the master before was
   Instant probe_at = kNever;

@@ -28,8 +28,9 @@ void AddRanks(const Node& node, Instant now, v1::NodeStatus& wire) {
   for (const v1::RankStatus& told : node.ranks) {
     v1::RankStatus& rank = *wire.add_ranks();
     rank = told;
-    rank.set_quiet_ms(told.quiet_ms() + (now - node.ranks_told_at));
-    rank.set_age_ms(told.age_ms() + (now - node.ranks_told_at));
+    const int64_t since_ms = now - node.ranks_told_at;
+    if (told.quiet_ms() >= 0) rank.set_quiet_ms(told.quiet_ms() + since_ms);  // else it is not known
+    if (told.age_ms() >= 0) rank.set_age_ms(told.age_ms() + since_ms);
   }
 }
 
@@ -68,7 +69,7 @@ v1::StatusReply StatusOf(const JobState& state, Instant now, bool ranks) {
     wire.set_state(NodeStateText(state, node));
     wire.set_group_rank(node.group_rank);
     wire.set_local_world_size(node.hello.local_world_size());
-    wire.set_silent_ms(now - node.last_heard);
+    wire.set_silent_ms(now - node.heard_at);
     wire.set_min_step(node.min_step);
     wire.set_max_step(node.max_step);
     if (node.group_rank >= 0 && state.round) {

@@ -36,6 +36,7 @@ bool Hear(Turn& turn, const Event& event) {
   const auto node = turn.job.nodes.find(said->session);
   if (node == turn.job.nodes.end()) return false;
   node->second.last_heard = turn.now;
+  node->second.heard_at = turn.now;
   if (said->message.next_store_port() != 0) node->second.store_port = said->message.next_store_port();
   return true;
 }

@@ -212,7 +212,8 @@ struct Node {
   std::string peer_address;  // as AgentAttached has it
   bool warming = false;      // it says Ready when its workers could start at once
   Instant attached_at = 0;
-  Instant last_heard = 0;
+  Instant heard_at = 0;    // it has said something
+  Instant last_heard = 0;  // the same, or, where the master stood still itself since, when that was noticed
   int64_t lease_ms = 0;
   int64_t beat_interval_ms = 0;
   uint32_t store_port = 0;

@@ -816,6 +816,45 @@ TEST(Lease, AMasterThatStoodStillForAMomentBlamesNobody) {
   EXPECT_EQ(job.Records("master-stalled").size(), 1U);
 }
 
+// Else one that is late each time would never miss anybody.
+TEST(Lease, AMasterThatStandsStillAgainAndAgainForgivesASilentNodeOnce) {
+  Job job(1, 2);
+  job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  const uint64_t a = job.Ranks()[0] == b ? job.Ranks()[1] : job.Ranks()[0];
+  job.now += kLeaseMs + kMasterStallMs;
+  job.Send(Tick{});
+  EXPECT_EQ(job.Epoch(), 1U);
+  job.Say(a, v1::Beat());
+  job.now += kLeaseMs + kMasterStallMs;
+  job.Send(Tick{});
+  EXPECT_TRUE(job.told[b].dropped);
+  EXPECT_FALSE(job.told[a].dropped);
+}
+
+// Nobody has given up its stream within that: who goes now is lost at once.
+TEST(Lease, AMasterThatStoodStillForAMomentWaitsForNobodyToComeBack) {
+  Job job(1, 2);
+  job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.AllStep();
+  job.now += kLeaseMs + kMasterStallMs;
+  job.Send(Tick{});
+  job.Detach(b);
+  EXPECT_EQ(job.Records("node-lost").size(), 1U);
+}
+
+// ... however long a silent node is believed.
+TEST(Lease, AMasterLooksAsOftenAsUsuallyWhetherItStoodStill) {
+  Job job(1, 2);
+  job.state.spec->set_lease_ms(15'000);
+  job.Attach("a");
+  job.Attach("b");
+  job.now += 5'000;
+  job.Send(Tick{});
+  EXPECT_EQ(job.Records("master-stalled").size(), 1U);
+}
+
 TEST(Lease, AJobMayAskForALongerOne) {
   Job job(1, 2);
   job.state.spec->set_lease_ms(15'000);

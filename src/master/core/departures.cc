@@ -163,23 +163,34 @@ void SettleLastLeft(Turn& turn) {
   EndBehindLast(turn, end);
 }
 
+Instant NextLook(const Node& node, Instant now) {
+  return std::min(node.last_heard + node.lease_ms, now + kBeatsPerLease * node.beat_interval_ms);
+}
+
 void ForgiveStandstill(Turn& turn) {
   JobState& job = turn.job;
   const Instant due = std::min(job.lease_check, job.back_by);
   if (due == kNever || turn.now - due < kMasterStallMs) return;
   const int64_t late_ms = turn.now - due;
-  const size_t members = job.round ? job.round->slots.size() : 0;
-  const Instant lease_end = turn.now + job.LeaseMsOf(std::max(job.nodes.size(), members));
-  for (auto& [session, node] : job.nodes) node.last_heard = turn.now;
+  if (!job.nodes.empty()) job.lease_check = kNever;
+  for (auto& [session, node] : job.nodes) {
+    // Once, until it says something: one that is always late would never miss anybody.
+    if (node.last_heard == node.heard_at) node.last_heard = turn.now;
+    job.lease_check = std::min(job.lease_check, NextLook(node, turn.now));
+  }
   if (job.round) {
     job.round->quiet_since = turn.now;
     StallWatch& stall = job.round->stall;  // steps that it did not hear of meanwhile are no stall
     if (stall.since != kNever && !stall.told) stall.since = std::min(turn.now, stall.since + late_ms);
   }
-  if (!job.nodes.empty()) job.lease_check = lease_end;
-  // Agents may have given up streams that nobody served, and who was away stood before a closed door. Behind a job's
-  // end that waits for storage, their time begins when that is there.
-  if (job.tell_end_by == kNever) job.back_by = job.back_by == kNever ? lease_end : std::max(job.back_by, lease_end);
+  // Agents may have given up streams that nobody served for long, and who was away stood before a closed door. Behind a
+  // job's end that waits for storage, their time begins when that is there.
+  const size_t members = job.round ? job.round->slots.size() : 0;
+  const Instant back_by = turn.now + LeaseMs(static_cast<int64_t>(std::max(job.nodes.size(), members)));
+  const bool may_be_away = late_ms >= kMasterAwayMs || job.back_by != kNever;
+  if (job.tell_end_by == kNever && may_be_away) {
+    job.back_by = job.back_by == kNever ? back_by : std::max(job.back_by, back_by);
+  }
   turn.Note("master-stalled", "",
             fmt::format("this master itself stood still for {} ms: all leases begin anew", late_ms));
 }
@@ -209,7 +220,7 @@ void ExpireLeases(Turn& turn) {
     if (turn.now >= end) {
       silent.push_back(session);
     } else {
-      job.lease_check = std::min(job.lease_check, end);
+      job.lease_check = std::min(job.lease_check, NextLook(node, turn.now));
     }
   }
   for (const uint64_t session : silent) {

@@ -27,5 +27,7 @@ void ExpireLeases(Turn& turn);
 // Before any event: a master that looks at its leases much too late, or at who is away, was itself stopped. It forgives
 // their silence, and waits anew.
 void ForgiveStandstill(Turn& turn);
+// When the master looks at that node's lease next: not only as it ends, so that it notices soon that it stood still.
+Instant NextLook(const Node& node, Instant now);
 
 }  // namespace phalanx::master

@@ -44,15 +44,15 @@ class Election {
       c_.early.erase(early);
       break;
     }
-    c_.lease_ms = std::max(c_.lease_ms, LeaseMs(std::max<int64_t>(hello.world().nodes(), 1), hello.spec().lease_ms()));
-    if (c_.until == kNever) c_.until = turn_.now + kCandidateLeases * c_.lease_ms;
+    CountLease(hello);
+    if (c_.counted_from == kNever) c_.counted_from = turn_.now;
     if (hello.has_master() && (!c_.before || hello.term() > c_.before_term)) {
       c_.before = hello.master();
       c_.before_term = hello.term();
       c_.before_is_gone = c_.before_is_silent = c_.agent_is_gone = false;
-      c_.since = c_.probe_at = turn_.now;
-      c_.until = turn_.now + kCandidateLeases * c_.lease_ms;
+      c_.since = c_.probe_at = c_.counted_from = turn_.now;
     }
+    c_.until = c_.counted_from + kCandidateLeases * c_.lease_ms;
     c_.early[e.session] = {e.message, e.peer_address, e.message.next_store_port()};
   }
 
@@ -124,6 +124,14 @@ class Election {
   }
 
  private:
+  // Not below our own: those who look for a master at several places need that long.
+  void CountLease(const v1::Hello& hello) {
+    const int64_t asked_ms = std::max(hello.spec().lease_ms(), kLeaseMs);
+    c_.asked_ms = c_.asked_ms == 0 ? asked_ms : std::min(c_.asked_ms, asked_ms);
+    c_.nodes = std::max<int64_t>(c_.nodes, hello.world().nodes());
+    c_.lease_ms = LeaseMs(c_.nodes, c_.asked_ms);
+  }
+
   bool IsWithHost(RoundRank rank) const {
     if (c_.before_term != rank.first) return false;
     return std::any_of(c_.early.begin(), c_.early.end(), [rank](const auto& early) {

@@ -102,6 +102,29 @@ TEST_F(ElectionTest, ItGivesUpWhereANodeHasSeenALaterMaster) {
   EXPECT_THAT(job_.told[b].refused, HasSubstr("a master of a later term has been elected"));
 }
 
+TEST_F(ElectionTest, WhatOneNodeAloneWasGivenIsNotTheJobsPatience) {
+  v1::Hello odd = Member("a", 4);
+  odd.mutable_spec()->set_lease_ms(24 * 3'600'000);
+  job_.Attach(odd);
+  for (const char* name : {"b", "c"}) job_.Attach(Member(name, 4));
+  EXPECT_EQ(job_.state.candidacy->until, job_.now + kCandidateLeases * kLeaseMs);
+  LetItBeLost();
+  EXPECT_TRUE(IsElected());
+}
+
+TEST_F(ElectionTest, ItWaitsForAsLongAsTheJobBelievesASilentNode) {
+  for (const char* name : {"a", "b", "c"}) {
+    v1::Hello hello = Member(name, 4);
+    hello.mutable_spec()->set_lease_ms(9'000);
+    job_.Attach(hello);
+  }
+  LetItBeLost();
+  EXPECT_FALSE(IsElected());
+  LetItBeLost();
+  LetItBeLost();
+  EXPECT_TRUE(IsElected());
+}
+
 TEST_F(ElectionTest, ARoundThatSomebodyWasToldOfIsAskedAsWell) {
   v1::Hello told = Member("a", 3);
   SetWorld(*told.mutable_world(), kEpoch + 1, 5);

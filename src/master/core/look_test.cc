@@ -57,6 +57,8 @@ TEST_F(LookTest, IsOverWhenAllHaveAnswered) {
   const int64_t quiet_ms = status.nodes(0).ranks(0).quiet_ms();
   const v1::StatusReply later = StatusOf(job_.state, job_.now + 8'000, true);
   EXPECT_EQ(later.nodes(0).ranks(0).quiet_ms(), quiet_ms + 8'000) << "what it told 8 s ago is older by that";
+  job_.state.nodes.at(a_).ranks[0].set_age_ms(-1);
+  EXPECT_EQ(StatusOf(job_.state, job_.now + 8'000, true).nodes(0).ranks(0).age_ms(), -1) << "it is not known";
 }
 
 TEST_F(LookTest, AnsweredALittleWhileAgoNobodyIsAskedAgain) {

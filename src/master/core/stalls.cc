@@ -100,12 +100,13 @@ std::string QuietText(const JobState& job, int64_t quiet_ms) {
   return fmt::format("no step for {}{}: {}", SecondsText(quiet_ms), usual, WhoIsBehind(job));
 }
 
-// A lone node that was stopped (Ctrl-Z, a debugger) is not given up, and says nothing of its ranks.
+// Who is silent says nothing of its ranks, and may be believed for longer: a lone node that was stopped (Ctrl-Z, a
+// debugger), or where the job asks for that.
 bool AllHeard(const JobState& job, Instant now) {
   return std::ranges::all_of(job.round->slots, [&](const Slot& slot) {
     if (slot.session == 0) return true;
     const Node& node = job.nodes.at(slot.session);
-    return now - node.last_heard < node.lease_ms;
+    return now - node.heard_at < kBeatsPerLease * node.beat_interval_ms;
   });
 }
 

@@ -209,6 +209,17 @@ TEST_F(Stalls, WhatSaysNothingAboutRanksIsNoHang) {
   EXPECT_EQ(job_.Epoch(), before);
 }
 
+// A network that is away for less than a lease that is longer than the hang's time.
+TEST_F(Stalls, WhoIsSilentAndBelievedHasNotHung) {
+  job_.state.spec->set_hang_timeout_ms(5'000);
+  StepTo(20);
+  const uint64_t before = job_.Epoch();
+  for (auto& [session, node] : job_.state.nodes) node.lease_ms = 15'000;
+  job_.Pass(10'000, {a_, b_});
+  EXPECT_EQ(job_.Epoch(), before);
+  EXPECT_TRUE(job_.Records("hang").empty());
+}
+
 // What its nodes have told meanwhile, it has not read yet; and the next gap is not as long as it stood still.
 TEST_F(Stalls, AMasterThatStoodStillSeesNoStallInThat) {
   StepTo(40);

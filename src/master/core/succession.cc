@@ -172,7 +172,7 @@ void TellSuccessorsTo(Turn& turn, uint64_t session) {
 
 // A beat may be late, and is never so late as an agent that has looked for another master.
 bool IsHeardOf(const Turn& turn, const Node& node) {
-  return turn.now - node.last_heard <= node.beat_interval_ms * 13 / 10;
+  return turn.now - node.heard_at <= node.beat_interval_ms * 13 / 10;
 }
 
 bool HasLeftSilence(const Turn& turn, const Node& node) {

@@ -22,6 +22,8 @@ constexpr int64_t kBeatsPerLease = 3;
 // A master that looks at its leases this much too late was itself stopped; the silence then says nothing about the
 // agents.
 constexpr int64_t kMasterStallMs = 300;
+// One that was stopped for so long may have been given up by agents, which come back.
+constexpr int64_t kMasterAwayMs = 1'000;
 // What a job may ask for.
 constexpr int64_t kLeaseLeastMs = 1'000;
 
