@@ -37,6 +37,8 @@ struct JobView {
   bool recorded = false;                // they are all that the record has; else what a live master remembers
   EndedJob ended;                       // of the record; nothing where the job is live
   std::vector<LeftStep> left;           // of a job that nobody serves; only where it is asked for (cli/ckpt_rescue.h)
+
+  bool MayTrain() const { return live || status.phase() == kNotAnswering; }
 };
 
 struct JobQuery {

@@ -74,7 +74,7 @@ std::string JobsJson(const std::vector<ListedJob>& jobs) {
                     {"nodes", job.view.live ? s.nodes_size() : job.view.ended.nodes},
                     {"world_size", s.world_size()},
                     {"step", StepOf(job.view)}});
-      if (!job.view.live && s.phase() != kNotAnswering) entry["ended_unix_ms"] = job.view.ended.at_unix_ms;
+      if (!job.view.MayTrain()) entry["ended_unix_ms"] = job.view.ended.at_unix_ms;
     }
     list.push_back(std::move(entry));
   }

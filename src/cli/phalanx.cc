@@ -138,7 +138,7 @@ int Fail(const Status& why) {
 }
 
 std::string StatusOf(JobView view, const AskFlags& flags) {
-  if (!view.live && view.status.phase() != kNotAnswering) {
+  if (!view.MayTrain()) {
     const auto memories = checkpoint::ReadMemories(checkpoint::kMemoryRoot);
     if (memories.ok()) view.left = LeftSteps(*memories, view.status.job_id());
   }
@@ -200,8 +200,7 @@ int Watch(const AskFlags& flags) {
     if (!is_unseen && !view.ok()) return Fail(view.status());
     if (view.ok() && !ShowLook(*view, flags)) return 1;
     if (view.ok() && view->status.phase() == "finished") return 0;
-    const bool may_live = view.ok() && (view->live || view->status.phase() == kNotAnswering);
-    if (view.ok()) unheard = may_live ? 0 : unheard + 1;
+    if (view.ok()) unheard = view->MayTrain() ? 0 : unheard + 1;
     std::this_thread::sleep_for(pause);
   }
   return Fail(absl::UnavailableError("the job's master is gone, and has not recorded an end"));

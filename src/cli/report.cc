@@ -245,7 +245,7 @@ std::string StatusJson(const JobView& view) {
                        {"started_unix_ms", s.started_unix_ms()},
                        {"reason", s.reason()}};
   if (s.phase() == "finished") json["exit_code"] = s.exit_code();
-  if (!view.live && s.phase() != kNotAnswering) json["ended_unix_ms"] = view.ended.at_unix_ms;
+  if (!view.MayTrain()) json["ended_unix_ms"] = view.ended.at_unix_ms;
   if (!view.live) {
     json["step"] = view.ended.step;
     json["in_memory"] = LeftJson(view.left);

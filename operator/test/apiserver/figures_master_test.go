@@ -137,7 +137,9 @@ func recordOf(s *stage, pods *processes, program string, of map[string]types.UID
 	heard := map[string]float64{}
 	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(time.Second) {
 		readRecord(s, pods, program, heard)
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(of)), func(pod string) bool { return heard[pod] == 0 }) {
+		missing := maps.Clone(of)
+		maps.DeleteFunc(missing, func(pod string, _ types.UID) bool { return heard[pod] != 0 })
+		if len(missing) == 0 {
 			break
 		}
 	}
