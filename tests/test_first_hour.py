@@ -106,15 +106,16 @@ def test_a_rank_that_ends_early_is_the_first_cause(job):
 
 @pytest.mark.slow
 def test_a_hang_is_told_within_seconds(job):
-    """A rank sleeps where others step; a line says so on the console, in status, in the record and in the ledger."""
+    """A rank sleeps at step 20 of steps of 0.02 s, of which no beat but the first has told; a line says so on the
+    console, in status, in the record and in the ledger."""
     text = (
         "import os, time, phalanx, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "for step in range(1, 90):\n"
         "    dist.all_reduce(torch.ones(2))\n"
         "    phalanx.step(step)\n"
-        "    time.sleep(0.2)\n"
-        "    while step == 80 and dist.get_rank() == 1 and not os.path.exists('go on'):\n"
+        "    time.sleep(0.02)\n"
+        "    while step == 20 and dist.get_rank() == 1 and not os.path.exists('go on'):\n"
         "        time.sleep(0.05)\n"
     )
     script = job.folder / "hangs.py"
@@ -122,11 +123,13 @@ def test_a_hang_is_told_within_seconds(job):
     state = f"--state-dir={job.folder / 'state'}"
     node = job.run("--standalone", "--nproc-per-node=2", state, str(script), cwd=job.folder)
     line = node.wait_line(r"no step for \d\d")
-    assert "at step 80" in line and "usually within" in line
+    assert float(re.search(r"no step for ([\d.]+) s", line)[1]) < 60 and line.rstrip().endswith(
+        "all ranks are at step 20"
+    )
     assert "; no step for " in job.phalanx("status", state).stdout
     why = job.phalanx("why", state).stdout
     assert re.match(
-        r"no step since .*, for 0:0\d:\d\d: no step for \d\d\S* s \(usually .*: all ranks are at step 80\n\nepoch 1",
+        r"no step since .*, for 0:0\d:\d\d: no step for \d\d\S* s: all ranks are at step 20\n\nepoch 1",
         why,
     )
     (job.folder / "go on").touch()

@@ -50,7 +50,7 @@ void SeeStep(Turn& turn, int64_t step, bool told) {
     round.seen_told = told;
     round.first_seen_at = turn.now;
     round.first_seen_step = round.last_seen_step = step;
-    round.stall = StallWatch();
+    round.stall = StallWatch{.begun_at = round.begun_at, .behind = told ? round.from_step : std::optional<int64_t>(0)};
   }
   round.last_seen_at = turn.now;
   round.last_seen_step = std::max(round.last_seen_step, step);

@@ -7,6 +7,9 @@ namespace phalanx::master {
 int64_t StallMs(const StallWatch& watch, int64_t usual_ms) {
   if (watch.forward >= kStallKnownSteps) return std::max(kStallLeastMs, kStallTimesUsual * usual_ms);
   const int64_t first_ms = std::max(kStallFirstMs, kStallTimesUsual * usual_ms);
+  if (watch.behind && watch.step - *watch.behind >= kStallKnownSteps) {
+    return std::min(first_ms, std::max(kStallLeastMs, kStallTimesUsual * std::max(usual_ms, watch.longest_ms)));
+  }
   if (watch.forward <= kStallUnusualSteps) return first_ms;
   return std::min(first_ms, std::max(kStallEarlyMs, kStallTimesEarly * usual_ms));
 }
@@ -26,6 +29,10 @@ std::optional<int64_t> SawStep(StallWatch& watch, int64_t step, int64_t& usual_m
   const int64_t gap_ms = first ? 0 : now - watch.since;
   if (watch.forward >= kStallUnusualSteps) usual_ms = std::max(usual_ms, gap_ms);
   if (!first) ++watch.forward;
+  if (!watch.behind) watch.behind = step;
+  if (!first || watch.begun_at != kNever) {
+    watch.longest_ms = std::max(watch.longest_ms, now - (first ? watch.begun_at : watch.since));
+  }
   watch.since = now;
   watch.step = step;
   watch.told = false;
