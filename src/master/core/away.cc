@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "master/core/arrivals.h"
+#include "master/core/checks.h"
 #include "master/core/door.h"
 #include "master/core/platform.h"
 #include "master/core/rescale.h"
@@ -29,6 +30,14 @@ void TakeUpCheckpoints(Turn& turn, uint32_t group_rank) {
   }
   const Slot& slot = round.slots[group_rank];
   OnCheckpointSessionBack(job.checkpoints, group_rank, {slot.session, slot.rank_base, slot.local_world_size});
+}
+
+// An earlier master knew that its hardware explains a failure of this round, which has not ended for that yet: others
+// were away.
+bool IsToBlame(const Round& round, uint32_t group_rank) {
+  return std::ranges::any_of(round.failures, [=](const Failure& failure) {
+    return failure.told.group_rank() == group_rank && !failure.told.exited().blamed_on().empty();
+  });
 }
 
 // Whether the round was begun by an earlier master and this one does not know of it, or only of one before.
@@ -190,6 +199,7 @@ bool GoesOn(Turn& turn, uint64_t session, const v1::StartRound& live) {
     slot->local_world_size = node.hello.local_world_size();
     IsHere(turn, *slot, session);
     Confirm(turn, *slot);
+    if (IsToBlame(*turn.job.round, live.group_rank())) DoubtNode(turn, *turn.job.round, node);
     if (!turn.job.resumed) SayRescaleAgain(turn, *slot);  // else all are told when all are back
     TakeUpCheckpoints(turn, live.group_rank());
     turn.Note("node-back", slot->node, fmt::format("node {} is back: its ranks have gone on", slot->node));

@@ -90,6 +90,32 @@ TEST(ResumePlaces, ALostMemberThatComesBackIsPreferred) {
   EXPECT_EQ(next.Ranks().back(), back);
 }
 
+// A worker's failure is heard while another member is away behind the death of a master; then the next one dies, too.
+TEST(ResumeChecks, ANodeThatIsToBlameIsCheckedFirstByTheNextMasterAsWell) {
+  JobFixture job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.AllStep();
+  job.spec.mutable_check()->set_level(1);
+  job.state.spec->mutable_check()->set_level(1);
+  job.journal_state = job.state;
+  Restarted second(job);
+  const uint64_t blamed = second.ComeBack(a);
+  v1::WorkerExited exit = JobFixture::Ended(0, 1);
+  exit.set_blamed_on("XID 79 (GPU has fallen off the bus) on GPU 3, 0.4 s before");
+  second.Exit(blamed, exit);
+  ASSERT_TRUE(second.state.round.has_value()) << "it waits for the other one";
+  ASSERT_EQ(second.state.unchecked, 1U);
+
+  Restarted third(second);
+  third.AllComeBack();
+  third.Attach(ComingBack(job.state, b));
+  EXPECT_FALSE(third.state.round);
+  ASSERT_EQ(third.Records("round-held").size(), 1U);
+  EXPECT_THAT(third.Records("round-held")[0], HasSubstr("node a: its hardware explains a failure"));
+  EXPECT_TRUE(third.state.health.run.has_value());
+}
+
 class ResumeRescale : public ::testing::Test {
  protected:
   // A change is announced to two ranks that train: a third node has come.
