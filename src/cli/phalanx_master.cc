@@ -48,6 +48,7 @@ struct MasterFlags {
   uint32_t older_save_after_lives = 2;
   int64_t hang_timeout_s = 0;
   int64_t lease_s = 0;
+  int64_t await_platform_s = 0;
   uint32_t precheck = 0;
   bool excludes_stragglers = false;
   int64_t check_timeout_s = 60;
@@ -117,6 +118,11 @@ void Declare(CLI::App& app, MasterFlags& f) {
       ->capture_default_str();
   app.add_option("--lease", f.lease_s, "seconds that a silent node is believed; 0: 3, and longer in a large job")
       ->check(CLI::Range(0, 86'400))
+      ->capture_default_str();
+  app.add_option(
+         "--await-platform", f.await_platform_s,
+         "seconds that a round waits for what Kubernetes' operator has to say first: who goes, and where nodes are")
+      ->check(CLI::Range(0, 3'600))
       ->capture_default_str();
   DeclareChecks(app, f);
   app.add_flag("--retry-same-error", f.retries_same_error,
@@ -219,6 +225,7 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
   options.job_id = flags.job_id;
   options.verbose = flags.verbose || !flags.embedded;
   options.resume = flags.resume;
+  options.await_platform_ms = flags.await_platform_s * 1'000;
   if (flags.embedded) options.linger_ms = flags.linger_ms;
   options.succession = flags.embedded;
   options.elected = flags.elected;

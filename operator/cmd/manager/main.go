@@ -12,6 +12,7 @@ import (
 	"phalanx/operator/internal/elasticjob"
 	"phalanx/operator/internal/engine"
 	"phalanx/operator/internal/gang/keeper"
+	"phalanx/operator/internal/link"
 	"phalanx/operator/internal/manager"
 	"phalanx/operator/internal/nodetaint"
 	"phalanx/operator/internal/topology/live"
@@ -41,7 +42,7 @@ func collectOften() {
 func run() error {
 	var options manager.Options
 	settings := controller.Settings{
-		Policy: engine.DefaultPolicy(), Version: version, NoticeTaints: elasticjob.NoticeTaints(),
+		Policy: engine.DefaultPolicy(), Self: link.Self{Version: version}, NoticeTaints: elasticjob.NoticeTaints(),
 	}
 	options.Declare(flag.CommandLine)
 	flag.StringVar(&settings.Options.MasterImage, "master-image", "phalanx-master:latest",
@@ -90,6 +91,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	settings.Self.Epoch = manager.Epoch(built.GetAPIReader(), options)
 	if err := keeper.Setup(built, settings.Workers); err != nil {
 		return err
 	}

@@ -32,9 +32,9 @@ const retryAfterMax = 30 * time.Second
 type Settings struct {
 	Options  elasticjob.Options
 	Policy   engine.Policy
-	Workers  int      // jobs that are worked on at a time
-	Version  string   // of the operator, for the masters' records
-	Switches switches // nil: nobody knows under which switches nodes are
+	Workers  int       // jobs that are worked on at a time
+	Self     link.Self // for the masters
+	Switches switches  // nil: nobody knows under which switches nodes are
 	// NoticeTaints are those by which somebody says that a node is about to go.
 	NoticeTaints []string
 }
@@ -65,7 +65,7 @@ func setupJobs(ctx context.Context, manager ctrl.Manager, settings Settings) err
 	}
 	reconciler := &JobReconciler{
 		client: cached, server: server, events: manager.GetEventRecorder("phalanx-operator"),
-		switches: settings.Switches, masters: link.New(ctx, settings.Version, heard.ring), ledger: newLedger(),
+		switches: settings.Switches, masters: link.New(ctx, settings.Self, heard.ring), ledger: newLedger(),
 		first:  &firstLook{server: server},
 		nodes:  nodes,
 		policy: settings.Policy, options: settings.Options, now: time.Now,

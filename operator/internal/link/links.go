@@ -3,8 +3,11 @@
 package link
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,11 +25,21 @@ type Master struct {
 	Token   string
 }
 
+// Self is what the operator says of itself.
+type Self struct {
+	Version string
+	// Epoch grows from one operator to the next, as its lease does; 0: nobody counts them. It is asked before each dial.
+	// nil: it is 0.
+	Epoch func(ctx context.Context) (uint64, error)
+	// instance is random, new with each process: whose numbers facts have.
+	instance string
+}
+
 // Links keeps a stream to the master of each job that it has been told of, and dials again where one ends. Safe for use
 // by several goroutines.
 type Links struct {
 	context context.Context
-	version string
+	self    Self
 	changed func(job types.NamespacedName) // a job's view has changed
 	dial    func(ctx context.Context, address string) (net.Conn, error)
 
@@ -45,27 +58,32 @@ type entry struct {
 	// transport is made of the token when somebody is there; of keep's goroutine alone.
 	transport credentials.TransportCredentials
 
-	wish     *platformpb.PlatformView // what is to hold; nil: nothing was told
-	wished   chan struct{}            // holds one token: wish or facts are new
-	facts    []*platformpb.PlatformFact
-	view     *platformpb.JobView // nil: the master is not there
-	current  uint64              // generation of wish
-	stepped  time.Time           // when changed was called last
-	happened time.Time           // anything to the job, or its master's last word
-	stirred  chan struct{}       // holds one token: happened is later
-	dropped  bool                // it was said that a wish was too long
+	wish     *platformpb.PlatformView   // what is to hold; nil: nothing was told
+	wishedAt time.Time                  // from when its times count
+	wished   chan struct{}              // holds one token: wish or facts are new
+	facts    []*platformpb.PlatformFact // of which no master has said that it has them, in their order
+	lastFact uint64                     // its number
+	view     *platformpb.JobView        // nil: the master is not there
+	current  uint64                     // generation of wish
+	stepped  time.Time                  // when changed was called last
+	happened time.Time                  // anything to the job, or its master's last word
+	stirred  chan struct{}              // holds one token: happened is later
+	dropped  bool                       // it was said that a wish was too long
 }
 
 const (
 	// mostFacts wait for a master that is not there; older ones are dropped.
 	mostFacts = 64
+	// sameTime is how far two looks at one moment may differ.
+	sameTime = time.Second
 	// stepsEvery is how often a step alone is news: each is a write of the job's status.
 	stepsEvery = 30 * time.Second
 )
 
 // New makes an empty set of links. They end with ctx. changed is called from other goroutines, and must not wait.
-func New(ctx context.Context, version string, changed func(job types.NamespacedName)) *Links {
-	return &Links{context: ctx, version: version, changed: changed, dial: dialTCP, jobs: map[types.UID]*entry{}}
+func New(ctx context.Context, self Self, changed func(job types.NamespacedName)) *Links {
+	self.instance = rand.Text()
+	return &Links{context: ctx, self: self, changed: changed, dial: dialTCP, jobs: map[types.UID]*entry{}}
 }
 
 // Knows says whether the job's master is dialled already.
@@ -73,6 +91,16 @@ func (l *Links) Knows(job types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.jobs[job] != nil
+}
+
+// Token is that by which the job's programs know each other; empty: its master is not dialled.
+func (l *Links) Token(job types.UID) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if entry := l.jobs[job]; entry != nil {
+		return entry.master.Token
+	}
+	return ""
 }
 
 // Open begins to dial a job's master.
@@ -120,17 +148,27 @@ func (l *Links) Tell(job types.UID, wish *platformpb.PlatformView) {
 		log.FromContext(l.context).WithName("link").Info("one message has no room for all that a master is to know",
 			"job", entry.name.String(), "left out", left)
 	}
+	now := time.Now()
 	wish.Generation = entry.current
-	if entry.wish != nil && sameWish(entry.wish, wish) {
+	if entry.wish != nil && sameWish(asOf(now, entry.wish, entry.wishedAt), wish) {
 		return
 	}
 	entry.current++
 	wish.Generation = entry.current
-	entry.wish = wish
+	entry.wish, entry.wishedAt = wish, now
 	ring(entry.wished)
 }
 
-// sameWish: that time goes by is no news.
+// asOf is what a wish of then says now: nodes that go have less time left.
+func asOf(now time.Time, wish *platformpb.PlatformView, then time.Time) *platformpb.PlatformView {
+	copied := proto.CloneOf(wish)
+	for _, departure := range copied.GetDepartures() {
+		departure.LeftMs = max(0, departure.GetLeftMs()-now.Sub(then).Milliseconds())
+	}
+	return copied
+}
+
+// sameWish: both say the same of the same time.
 func sameWish(a, b *platformpb.PlatformView) bool {
 	timeless := func(wish *platformpb.PlatformView) *platformpb.PlatformView {
 		copied := proto.CloneOf(wish)
@@ -139,7 +177,16 @@ func sameWish(a, b *platformpb.PlatformView) bool {
 		}
 		return copied
 	}
-	return proto.Equal(timeless(a), timeless(b))
+	if !proto.Equal(timeless(a), timeless(b)) {
+		return false
+	}
+	for i, departure := range a.GetDepartures() {
+		apart := departure.GetLeftMs() - b.GetDepartures()[i].GetLeftMs()
+		if max(apart, -apart) > sameTime.Milliseconds() {
+			return false
+		}
+	}
+	return true
 }
 
 // Report gives a fact to the master's record. It is lost where no master comes.
@@ -151,12 +198,11 @@ func (l *Links) Report(job types.UID, fact *platformpb.PlatformFact) {
 	if entry == nil {
 		return
 	}
-	entry.facts = newest(append(entry.facts, fact))
+	entry.lastFact++
+	fact.Number = entry.lastFact
+	entry.facts = append(entry.facts, fact)
+	entry.facts = entry.facts[max(0, len(entry.facts)-mostFacts):]
 	ring(entry.wished)
-}
-
-func newest(facts []*platformpb.PlatformFact) []*platformpb.PlatformFact {
-	return facts[max(0, len(facts)-mostFacts):]
 }
 
 // View is what the master has told last, and whether that answers what it was told last. nil: it is not there.
@@ -170,13 +216,14 @@ func (l *Links) View(job types.UID) (view *platformpb.JobView, current bool) {
 	return entry.view, entry.view.GetGeneration() == entry.current
 }
 
-// sameView: that training goes on is no news.
+// sameView: that training goes on, or that facts have come, is no news.
 func sameView(a, b *platformpb.JobView) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
 	one, other := proto.CloneOf(a), proto.CloneOf(b)
 	one.Step, other.Step = nil, nil
+	one.Facts, other.Facts = 0, 0
 	return proto.Equal(one, other)
 }
 
@@ -195,26 +242,25 @@ func (l *Links) takeWish(e *entry, told uint64) *platformpb.PlatformView {
 	if e.wish == nil || e.wish.GetGeneration() == told {
 		return nil
 	}
+	now := time.Now()
 	if told == 0 {
 		e.current++ // generations count within a stream, and grow across streams
+		e.wish, e.wishedAt = asOf(now, e.wish, e.wishedAt), now
 		e.wish.Generation = e.current
 	}
 	return proto.CloneOf(e.wish)
 }
 
-// takeFacts are those that wait to be sent. Who takes them gives back what could not be.
-func (l *Links) takeFacts(e *entry) []*platformpb.PlatformFact {
+// factsBehind are those that a stream has not sent yet, which has sent all up to that number.
+func (l *Links) factsBehind(e *entry, sent uint64) []*platformpb.PlatformFact {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	facts := e.facts
-	e.facts = nil
-	return facts
+	first, _ := slices.BinarySearchFunc(e.facts, sent+1, byNumber)
+	return slices.Clone(e.facts[first:])
 }
 
-func (l *Links) giveBack(e *entry, facts []*platformpb.PlatformFact) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e.facts = newest(append(facts, e.facts...))
+func byNumber(fact *platformpb.PlatformFact, number uint64) int {
+	return cmp.Compare(fact.GetNumber(), number)
 }
 
 // heard keeps what the master says; nil: it is not there any more.
@@ -226,6 +272,8 @@ func (l *Links) heard(e *entry, view *platformpb.JobView) {
 		e.stepped = e.happened
 	}
 	e.view = view
+	has, _ := slices.BinarySearchFunc(e.facts, view.GetFacts()+1, byNumber)
+	e.facts = e.facts[has:]
 	l.mu.Unlock()
 	if changed {
 		l.changed(e.name)

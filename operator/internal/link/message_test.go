@@ -13,7 +13,7 @@ import (
 
 // Whatever somebody puts into a message, it can be sent.
 func TestTextsAreLegible(t *testing.T) {
-	l := New(t.Context(), "test", func(types.NamespacedName) {})
+	l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
 	e := &entry{wished: make(chan struct{}, 1), stirred: make(chan struct{}, 1)}
 	l.jobs["uid"] = e
 	cut := "显存不足"[:10] + "..." // in the middle of a character

@@ -93,7 +93,7 @@ func (d *dials) gaps(from, to time.Time) (longest, shortest time.Duration) {
 // master expected again.
 func TestAnExpectedMasterIsMetSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(t.Context(), "test", func(types.NamespacedName) {})
+		l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
 		var d dials
 		l.dial = d.refuse
 		began := time.Now()
@@ -122,7 +122,7 @@ func TestAnExpectedMasterIsMetSoon(t *testing.T) {
 
 func TestManyJobsDoNotDialTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(t.Context(), "test", func(types.NamespacedName) {})
+		l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
 		var d dials
 		l.dial = d.refuse
 		const jobs = 1000

@@ -64,12 +64,24 @@ func withoutNumbers(text string) string {
 
 // try dials once: a connection, and a stream over it until it ends. attached: the master has answered.
 func (l *Links) try(ctx context.Context, e *entry) (attached bool, err error) {
+	epoch := uint64(0)
+	if l.self.Epoch != nil {
+		if epoch, err = l.self.Epoch(ctx); err != nil {
+			return false, fmt.Errorf("which operator this is: %w", err)
+		}
+	}
 	connection, err := l.reach(ctx, e)
 	if err != nil {
 		return false, err
 	}
 	defer connection.Close()
-	return l.attach(ctx, e, connection)
+	return l.attach(ctx, e, connection, epoch)
+}
+
+func (l *Links) hello(epoch uint64) *platformpb.PlatformHello {
+	return &platformpb.PlatformHello{
+		Platform: "kubernetes", SoftwareVersion: l.self.Version, Instance: l.self.instance, Epoch: epoch,
+	}
 }
 
 // reach dials. What a stranger's silence costs is a connection, and not what it takes to make a certificate of the
@@ -122,7 +134,7 @@ func (l *Links) credentialsOf(ctx context.Context, token string) (credentials.Tr
 }
 
 // attach is one stream over a connection. attached: the master has answered.
-func (l *Links) attach(ctx context.Context, e *entry, over net.Conn) (attached bool, err error) {
+func (l *Links) attach(ctx context.Context, e *entry, over net.Conn, epoch uint64) (attached bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	connection, err := grpc.NewClient("passthrough:///"+e.master.Address, grpc.WithTransportCredentials(e.transport),
@@ -138,9 +150,7 @@ func (l *Links) attach(ctx context.Context, e *entry, over net.Conn) (attached b
 	if err != nil {
 		return false, err
 	}
-	hello := &platformpb.PlatformMessage{Body: &platformpb.PlatformMessage_Hello{
-		Hello: &platformpb.PlatformHello{Platform: "kubernetes", SoftwareVersion: l.version},
-	}}
+	hello := &platformpb.PlatformMessage{Body: &platformpb.PlatformMessage_Hello{Hello: l.hello(epoch)}}
 	if err := stream.SendMsg(hello); err != nil {
 		return false, reason(stream, err)
 	}
@@ -164,13 +174,14 @@ func (l *Links) attach(ctx context.Context, e *entry, over net.Conn) (attached b
 }
 
 // send writes what is new until the stream ends. Facts wait until the master has answered: one that is not elected yet
-// takes none.
+// takes none. Each stream sends all of which no master has said that it has them.
 func (l *Links) send(ctx context.Context, e *entry, stream grpc.ClientStream, answered <-chan struct{}) error {
-	told, unanswered := uint64(0), answered
+	told, sent, unanswered := uint64(0), uint64(0), answered
 	for {
 		select {
 		case <-answered:
-			if err := l.sendFacts(e, stream); err != nil {
+			var err error
+			if sent, err = l.sendFacts(e, stream, sent); err != nil {
 				return err
 			}
 		default:
@@ -192,16 +203,16 @@ func (l *Links) send(ctx context.Context, e *entry, stream grpc.ClientStream, an
 	}
 }
 
-func (l *Links) sendFacts(e *entry, stream grpc.ClientStream) error {
-	facts := l.takeFacts(e)
-	for i, fact := range facts {
+// sendFacts sends those behind that number, and returns the last one's.
+func (l *Links) sendFacts(e *entry, stream grpc.ClientStream, sent uint64) (uint64, error) {
+	for _, fact := range l.factsBehind(e, sent) {
 		body := &platformpb.PlatformMessage_Fact{Fact: fact}
 		if err := stream.SendMsg(&platformpb.PlatformMessage{Body: body}); err != nil {
-			l.giveBack(e, facts[i:])
-			return err
+			return sent, err
 		}
+		sent = fact.GetNumber()
 	}
-	return nil
+	return sent, nil
 }
 
 // reason is what the master has said of a stream whose sending has failed.

@@ -149,7 +149,7 @@ func TestFactsWaitForWhoTakesThem(t *testing.T) {
 			}
 			return a.hear(1_000)
 		})
-		l := New(t.Context(), "test", func(types.NamespacedName) {})
+		l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
 		l.dial = m.dial
 		l.Open("uid", types.NamespacedName{}, Master{Token: token})
 		l.Tell("uid", &platformpb.PlatformView{WantedNodes: 2})
@@ -185,29 +185,96 @@ func (b *breaking) SendMsg(message any) error {
 
 // What a stream has not taken goes over the next one, before what has come since; of too many the oldest are dropped.
 func TestFactsAreGivenBackInTheirOrder(t *testing.T) {
-	l := New(t.Context(), "test", func(types.NamespacedName) {})
+	l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
 	e := &entry{wished: make(chan struct{}, 1)}
 	l.jobs["uid"] = e
-	want := report(l, 0, mostFacts)
+	want := report(l, 0, 30)
 	first, second := &breaking{left: 10}, &breaking{left: 1000}
-	if err := l.sendFacts(e, first); err == nil {
-		t.Fatal("the stream has not broken")
+	sent, err := l.sendFacts(e, first, 0)
+	if err == nil || sent != 10 {
+		t.Fatalf("the stream has sent %d: %v", sent, err)
 	}
-	want = append(want, report(l, 100, 20)...)
-	if err := l.sendFacts(e, second); err != nil {
-		t.Fatal(err)
+	l.heard(e, &platformpb.JobView{Facts: 7}) // the others were on their way when it broke
+	want = append(want, report(l, 30, 20)...)
+	if sent, err = l.sendFacts(e, second, 0); err != nil || sent != 50 {
+		t.Fatalf("the stream has sent %d: %v", sent, err)
 	}
-	if !slices.Equal(first.sent, want[:10]) || !slices.Equal(second.sent, want[len(want)-mostFacts:]) {
+	want = append(want, report(l, 50, 1)...)
+	if sent, err = l.sendFacts(e, second, sent); err != nil || sent != 51 {
+		t.Fatalf("the stream has sent %d: %v", sent, err)
+	}
+	if !slices.Equal(first.sent, want[:10]) || !slices.Equal(second.sent, want[7:]) {
 		t.Errorf("sent: %v, and then %v", first.sent, second.sent)
 	}
 
-	want = report(l, 0, mostFacts)
-	unsent := l.takeFacts(e)
-	want = append(want, report(l, 100, 20)...)
-	l.giveBack(e, unsent)
-	if err := l.sendFacts(e, second); err != nil || !slices.Equal(second.sent[mostFacts:], want[20:]) {
-		t.Errorf("%v, sent: %v", err, second.sent[mostFacts:])
+	want = append(want, report(l, 51, mostFacts)...)
+	third := &breaking{left: 1000}
+	if _, err := l.sendFacts(e, third, 0); err != nil || !slices.Equal(third.sent, want[len(want)-mostFacts:]) {
+		t.Errorf("%v, sent: %v", err, third.sent)
 	}
+}
+
+// What a stream had on its way when it broke is said again; what the master has is not.
+func TestFactsAreSaidUntilTheMasterHasThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMaster(t, func(a attached) error {
+			if err := a.greet(); err != nil {
+				return err
+			}
+			if a.number == 1 {
+				if err := a.hear(4); err != nil { // a wish and three facts
+					return err
+				}
+				if err := a.SendMsg(&platformpb.JobView{Phase: "running", Facts: 2}); err != nil {
+					return err
+				}
+				synctest.Wait()
+				return status.Error(codes.Unavailable, "the master ends")
+			}
+			return a.hear(1_000)
+		})
+		l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
+		l.dial = m.dial
+		l.Open("uid", types.NamespacedName{}, Master{Token: token})
+		l.Tell("uid", &platformpb.PlatformView{WantedNodes: 2})
+		want := report(l, 0, 3)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if want = append(want, want[2]); !slices.Equal(m.facts, want) {
+			t.Errorf("the master has %v", m.facts)
+		}
+	})
+}
+
+// A node that goes sooner than was told is news; that time goes by is none.
+func TestANodeThatGoesSoonerIsNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
+		e := &entry{wished: make(chan struct{}, 1), stirred: make(chan struct{}, 1)}
+		l.jobs["uid"] = e
+		tell := func(left time.Duration) uint64 {
+			l.Tell("uid", &platformpb.PlatformView{Departures: []*platformpb.Departure{
+				{Address: "10.0.0.7", LeftMs: left.Milliseconds()},
+			}})
+			return e.current
+		}
+		tell(time.Minute)
+		time.Sleep(20 * time.Second)
+		if got := tell(40*time.Second + time.Millisecond); got != 1 {
+			t.Errorf("the same time is news: %d", got)
+		}
+		if got := tell(5 * time.Second); got != 2 {
+			t.Errorf("a node that goes in 5 s is no news: %d", got)
+		}
+		time.Sleep(10 * time.Second)
+		if got := tell(0); got != 2 {
+			t.Errorf("that its time is over is news: %d", got)
+		}
+		time.Sleep(time.Minute)
+		if wish := l.takeWish(e, 0); wish.GetDepartures()[0].GetLeftMs() != 0 {
+			t.Errorf("a new stream says %v", wish)
+		}
+	})
 }
 
 // Whom another platform has replaced leaves the master to it.
@@ -219,7 +286,7 @@ func TestWhoIsReplacedStaysAway(t *testing.T) {
 			}
 			return status.Error(codes.Aborted, "the platform has come again")
 		})
-		l := New(t.Context(), "test", func(types.NamespacedName) {})
+		l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
 		l.dial = m.dial
 		l.Open("uid", types.NamespacedName{}, Master{Token: token})
 		for range 60 {
@@ -256,7 +323,7 @@ func TestAFactDoesNotRepeatTheWish(t *testing.T) {
 				}
 			}
 		})
-		l := New(t.Context(), "test", func(types.NamespacedName) {})
+		l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
 		l.dial = m.dial
 		l.Open("uid", types.NamespacedName{}, Master{Token: token})
 		l.Tell("uid", &platformpb.PlatformView{WantedNodes: 2})
@@ -277,7 +344,7 @@ func TestAFactDoesNotRepeatTheWish(t *testing.T) {
 func TestTheLogSaysOnceWhyNobodyIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
-		l := New(log.IntoContext(t.Context(), zap.New(zap.WriteTo(&text))), "test", func(types.NamespacedName) {})
+		l := New(log.IntoContext(t.Context(), zap.New(zap.WriteTo(&text))), Self{Version: "test"}, func(types.NamespacedName) {})
 		port := 40_000
 		l.dial = func(context.Context, string) (net.Conn, error) {
 			port++

@@ -3,17 +3,23 @@
 package manager
 
 import (
+	"context"
 	"crypto/tls"
 	"flag"
 	"fmt"
+	"os"
+	"sync/atomic"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +31,9 @@ import (
 	"phalanx/operator/internal/elasticjob"
 	"phalanx/operator/internal/topology/live"
 )
+
+// leaseName is the lease by which several operators agree who works.
+const leaseName = "phalanx-operator"
 
 // Options are the manager's.
 type Options struct {
@@ -79,6 +88,44 @@ func ofTopology(options Options) cache.ByObject {
 	}
 }
 
+// Epoch says which of the operators that have taken turns this one is, by the lease; it is called by one that works.
+// `server` reads from the API server. nil: there is no lease.
+func Epoch(server client.Reader, options Options) func(context.Context) (uint64, error) {
+	if !options.LeaderElection {
+		return nil
+	}
+	var known atomic.Uint64
+	return func(ctx context.Context) (uint64, error) {
+		if epoch := known.Load(); epoch > 0 {
+			return epoch, nil // who loses the lease ends
+		}
+		namespace, err := leaseNamespace(options)
+		if err != nil {
+			return 0, err
+		}
+		lease := &coordinationv1.Lease{}
+		key := types.NamespacedName{Namespace: namespace, Name: leaseName}
+		if err := server.Get(ctx, key, lease); err != nil {
+			return 0, fmt.Errorf("reading lease %s: %w", key, err)
+		}
+		known.Store(uint64(ptr.Deref(lease.Spec.LeaseTransitions, 0)) + 1)
+		return known.Load(), nil
+	}
+}
+
+// leaseNamespace is where controller-runtime puts the lease.
+func leaseNamespace(options Options) (string, error) {
+	if options.LeaderNamespace != "" {
+		return options.LeaderNamespace, nil
+	}
+	const ofPod = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+	text, err := os.ReadFile(ofPod)
+	if err != nil {
+		return "", fmt.Errorf("--leader-election-namespace is not given, and this is no pod: %w", err)
+	}
+	return string(text), nil
+}
+
 // onlyHTTP1: nobody streams metrics, and HTTP/2 has had floods of resets.
 func onlyHTTP1(config *tls.Config) { config.NextProtos = []string{"http/1.1"} }
 
@@ -110,7 +157,7 @@ func New(config *rest.Config, options Options) (ctrl.Manager, error) {
 		},
 		HealthProbeBindAddress:        options.HealthAddress,
 		LeaderElection:                options.LeaderElection,
-		LeaderElectionID:              "phalanx-operator",
+		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       options.LeaderNamespace,
 		LeaderElectionReleaseOnCancel: true,
 	})

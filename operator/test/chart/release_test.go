@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -27,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"phalanx/operator/api/v1alpha1"
+	"phalanx/operator/test/ports"
 )
 
 // patience is how long a test waits for what must come.
@@ -45,7 +45,7 @@ type release struct {
 
 func install(t *testing.T, set ...string) *release {
 	t.Helper()
-	r := &release{t: t, metricsPort: freePort(t), healthPort: freePort(t)}
+	r := &release{t: t, metricsPort: ports.Free(t), healthPort: ports.Free(t)}
 	arguments := []string{"install", "phalanx", cluster.chart, "--namespace", home, "--create-namespace",
 		"--set", fmt.Sprintf("registry=r.io/p,metrics.port=%d", r.metricsPort)}
 	for _, one := range set {
@@ -81,16 +81,6 @@ func awaitServed(t *testing.T, name string) {
 		}
 		return fmt.Errorf("%s is not served", name)
 	})
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // operate runs the operator with the account and the flags that the Deployment has, and others behind them. What it

@@ -7,13 +7,14 @@ package link
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +26,7 @@ import (
 
 	"phalanx/operator/internal/link"
 	"phalanx/operator/internal/link/platformpb"
+	"phalanx/operator/test/ports"
 )
 
 const (
@@ -47,21 +49,6 @@ type master struct {
 
 func masterProgram() string {
 	return cmp.Or(os.Getenv("PHALANX_MASTER"), "../../../build/release/bin/phalanx-master")
-}
-
-// freePort is one at which nobody listens yet.
-func freePort(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
 }
 
 func startMaster(t *testing.T, folder, port string) *master {
@@ -97,11 +84,18 @@ func (m *master) kill() {
 	}
 }
 
-// links is a set with a channel that holds a token when a view has changed.
+// links is a set of an operator that nobody counts.
 func links(t *testing.T) (*link.Links, chan struct{}) {
 	t.Helper()
+	return linksOf(t, 0)
+}
+
+// linksOf is a set with a channel that holds a token when a view has changed.
+func linksOf(t *testing.T, number uint64) (*link.Links, chan struct{}) {
+	t.Helper()
+	epoch := func(context.Context) (uint64, error) { return number, nil }
 	changed := make(chan struct{}, 1)
-	made := link.New(t.Context(), "test", func(types.NamespacedName) {
+	made := link.New(t.Context(), link.Self{Version: "test", Epoch: epoch}, func(types.NamespacedName) {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -217,6 +211,31 @@ func TestTheNewestOperatorCounts(t *testing.T) {
 	}
 }
 
+// An operator that has lost its lease and does not know it yet is not let in beside the one that has it.
+func TestAnEarlierOperatorIsNotLetIn(t *testing.T) {
+	m := startMaster(t, t.TempDir(), "0")
+	where := link.Master{Address: "127.0.0.1:" + m.port, Token: token}
+	later, changed := linksOf(t, 2)
+	later.Open("uid", job, where)
+	later.Tell("uid", &platformpb.PlatformView{WantedNodes: 2})
+	await(t, changed, answered(later, 1))
+	earlier, _ := linksOf(t, 1)
+	earlier.Open("uid", job, where)
+	earlier.Tell("uid", &platformpb.PlatformView{WantedNodes: 1})
+	select {
+	case <-changed:
+		t.Error("the later one has lost its place")
+	case <-time.After(2 * time.Second): // it has been refused by then
+	}
+	if view, _ := earlier.View("uid"); view != nil {
+		t.Errorf("the earlier one is told %v", view)
+	}
+	latest, changedLatest := linksOf(t, 3)
+	latest.Open("uid", job, where)
+	latest.Tell("uid", &platformpb.PlatformView{WantedNodes: 3})
+	await(t, changedLatest, answered(latest, 1))
+}
+
 // facts are the sentences of the master's record that a platform has given it.
 func facts(t *testing.T, folder string) []string {
 	t.Helper()
@@ -241,7 +260,7 @@ func facts(t *testing.T, folder string) []string {
 // What has happened while no master was there stands in its record, in order, whatever bytes somebody has put into it.
 func TestFactsComeToALaterMaster(t *testing.T) {
 	folder := t.TempDir()
-	port := freePort(t)
+	port := strconv.Itoa(ports.Free(t))
 	l, changed := links(t)
 	l.Open("uid", job, link.Master{Address: "127.0.0.1:" + port, Token: token})
 	cut := "显存不足"[:10] // in the middle of a character

@@ -258,6 +258,11 @@ constexpr size_t kNotTried = SIZE_MAX;
 // What the platform has said last (platform.h).
 struct Platform {
   bool attached = false;
+  std::string instance;                        // of its process; empty: it does not say
+  uint64_t epoch = 0;                          // of its process
+  Instant epoch_until = 0;                     // it is gone, and none of a smaller epoch is let in till then
+  uint64_t facts = 0;                          // the largest number of those that this instance has told
+  Instant await_until = kNever;                // its first view is waited for, till then; kNever: it is not
   uint64_t generation = 0;                     // of its last view; 0: there was none
   uint32_t wanted_nodes = 0;                   // 0: it does not say
   std::map<std::string, Departing> departing;  // by address

@@ -129,10 +129,27 @@ void Heard(Turn& turn, const v1::PlatformView& view) {
     platform.switches[place.address()] = {place.pod_switch(), place.access_switch()};
   }
   platform.wanted_nodes = view.wanted_nodes();
+  platform.await_until = kNever;
   TakeWantedNodes(turn);
 }
 
+void Heard(Turn& turn, const v1::PlatformHello& hello) {
+  Platform& platform = turn.job.platform;
+  platform.attached = true;
+  platform.forget_at = kNever;
+  platform.generation = 0;  // another stream counts anew
+  if (platform.instance != hello.instance()) platform.facts = 0;
+  platform.instance = hello.instance();
+  platform.epoch = hello.epoch();
+  turn.Note("platform-attached", "",
+            fmt::format("{} {} runs this job's nodes", hello.platform(), hello.software_version()));
+}
+
+// One that comes again was on its way when the stream before broke, and had come.
 void Heard(Turn& turn, const v1::PlatformFact& fact) {
+  Platform& platform = turn.job.platform;
+  if (fact.number() > 0 && fact.number() <= platform.facts) return;
+  platform.facts = std::max(platform.facts, fact.number());
   turn.Note("platform-fact", fact.name(), fact.sentence(), -1, {{"kind", fact.kind()}, {"address", fact.address()}});
 }
 
@@ -143,6 +160,7 @@ PlatformSaid SaidByPlatform(v1::PlatformMessage message) {
   if (message.has_hello()) {
     CutText(*message.mutable_hello()->mutable_platform(), kMaxNameBytes);
     CutText(*message.mutable_hello()->mutable_software_version(), kMaxNameBytes);
+    CutText(*message.mutable_hello()->mutable_instance(), kMaxNameBytes);
     message.mutable_hello()->clear_job_id();  // the door has compared it
   }
   if (message.has_fact()) {
@@ -155,15 +173,19 @@ PlatformSaid SaidByPlatform(v1::PlatformMessage message) {
   return {std::move(message)};
 }
 
+std::string PlatformRefusal(const JobState& job, const v1::PlatformHello& hello, Instant now) {
+  const Platform& platform = job.platform;
+  if (hello.epoch() >= platform.epoch || (!platform.attached && now >= platform.epoch_until)) return "";
+  return fmt::format("a later platform runs this job's nodes: its epoch is {}, and this one's {}", platform.epoch,
+                     hello.epoch());
+}
+
+bool AwaitsPlatform(const JobState& job, Instant now) {
+  return job.platform.await_until != kNever && now < job.platform.await_until;
+}
+
 void On(Turn& turn, const PlatformSaid& event) {
-  if (event.message.has_hello()) {
-    turn.job.platform.attached = true;
-    turn.job.platform.forget_at = kNever;
-    turn.job.platform.generation = 0;  // another platform counts anew
-    const v1::PlatformHello& hello = event.message.hello();
-    return turn.Note("platform-attached", "",
-                     fmt::format("{} {} runs this job's nodes", hello.platform(), hello.software_version()));
-  }
+  if (event.message.has_hello()) return Heard(turn, event.message.hello());
   if (event.message.has_view()) return Heard(turn, event.message.view());
   if (event.message.has_fact()) return Heard(turn, event.message.fact());
 }
@@ -171,6 +193,7 @@ void On(Turn& turn, const PlatformSaid& event) {
 void On(Turn& turn, const PlatformGone& /*event*/) {
   Platform& platform = turn.job.platform;
   platform.attached = false;
+  platform.epoch_until = turn.now + kEpochKeptMs;
   platform.generation = 0;  // the next one counts anew
   Instant last = turn.now;
   for (const auto& [address, departing] : platform.departing) last = std::max(last, departing.goes_at);
@@ -226,6 +249,10 @@ void SettleDepartures(Turn& turn) {
     platform.training.clear();
     job.left_out_due = turn.now;
   }
+  if (turn.now >= platform.await_until) {
+    platform.await_until = kNever;
+    turn.Note("platform-not-heard", "", "the platform has said nothing yet: the job goes on without it");
+  }
   if (platform.training.empty() || job.phase == Phase::kFinished || !job.spec) return;
   if (std::exchange(platform.tried_with, job.census.ready()) == job.census.ready()) return;
   const std::set<uint64_t> training = platform.training;
@@ -242,7 +269,8 @@ void SettleDepartures(Turn& turn) {
 }
 
 Instant DeparturesDue(const JobState& job) {
-  return job.phase == Phase::kFinished ? kNever : job.platform.forget_at;  // nobody settles a job that has ended
+  if (job.phase == Phase::kFinished) return kNever;  // nobody settles a job that has ended
+  return std::min(job.platform.forget_at, job.platform.await_until);
 }
 
 const Departing* DepartureOf(const JobState& job, const Node& node) {
@@ -258,6 +286,7 @@ Switches SwitchesOf(const JobState& job, const Node& node) {
 v1::JobView ViewOf(const JobState& job, Instant now) {
   v1::JobView view;
   view.set_generation(job.platform.generation);
+  view.set_facts(job.platform.facts);
   view.set_phase(PhaseText(job.phase));
   const Round* const round = job.round ? &*job.round : job.last_round ? &*job.last_round : nullptr;
   if (job.round && job.phase != Phase::kFinished) {

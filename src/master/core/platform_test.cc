@@ -15,6 +15,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
 // A job whose nodes a platform runs: node n has address 10.0.0.n.
@@ -374,6 +375,99 @@ TEST(PlatformTest, NodesUnderOneSwitchHaveRanksNextToEachOther) {
   job.Tell();
   job.Train(4);
   EXPECT_THAT(job.Records("round-addresses"), ElementsAre("nodes by rank: 10.0.0.0, 10.0.0.2, 10.0.0.1, 10.0.0.3"));
+}
+
+TEST(PlatformTest, NoRoundBeginsBeforeItIsKnownWhereNodesAre) {
+  PlatformJob job(2, 2);
+  job.state.platform.await_until = job.now + 10'000;
+  job.Train(2);
+  job.Pass(5'000);
+  EXPECT_EQ(job.World(), 0u);
+  for (int i = 0; i < 2; ++i) {
+    v1::NodePlace& place = *job.view.add_places();
+    place.set_address(PlatformJob::Address(i));
+    place.set_access_switch(1);
+  }
+  job.Tell();
+  EXPECT_EQ(job.World(), 2u);
+  EXPECT_THAT(job.Records("round-addresses"), SizeIs(1));
+}
+
+TEST(PlatformTest, APlatformThatNeverComesIsNotWaitedForForEver) {
+  PlatformJob job(2, 2);
+  job.state.platform.await_until = job.now + 10'000;
+  job.Train(2);
+  job.Pass(8'999);
+  EXPECT_EQ(job.World(), 0u);
+  job.Pass(1);
+  EXPECT_EQ(job.World(), 2u);
+  EXPECT_THAT(job.Records("platform-not-heard"), SizeIs(1));
+}
+
+// A master that is started anew while a node is drained: the round that others were to begin without it waits till it
+// is known who goes, and has not the node that goes.
+TEST(PlatformTest, ANewMasterChangesNoRoundBeforeItKnowsWhoGoes) {
+  PlatformJob job(1, 3);
+  job.Train(3);
+  job.Goes(1, "evicted");
+  job.Tell();
+  ASSERT_NE(job.state.round->rescale_by, kNever);
+  for (auto& [session, node] : job.state.nodes) job.state.ChangeNode(node, [](Node& n) { n.left_out.clear(); });
+  job.state.left_out.clear();
+  job.state.platform = Platform();
+  job.state.platform.await_until = job.now + 10'000;
+  job.BeSafe();
+  EXPECT_EQ(job.World(), 3u) << "the round is as it was";
+  job.Tell();
+  job.BeSafe();
+  EXPECT_EQ(job.World(), 2u);
+  EXPECT_EQ(job.state.rounds_begun, 2u);
+}
+
+v1::PlatformMessage FactOf(uint64_t number) {
+  v1::PlatformMessage message;
+  message.mutable_fact()->set_sentence(fmt::format("fact {}", number));
+  message.mutable_fact()->set_number(number);
+  return message;
+}
+
+v1::PlatformMessage HelloOf(const std::string& instance, uint64_t epoch) {
+  v1::PlatformMessage message;
+  message.mutable_hello()->set_platform("kubernetes");
+  message.mutable_hello()->set_instance(instance);
+  message.mutable_hello()->set_epoch(epoch);
+  return message;
+}
+
+TEST(PlatformTest, AFactThatIsSaidAgainBehindABrokenStreamIsOne) {
+  PlatformJob job(1, 1);
+  job.Send(SaidByPlatform(HelloOf("x", 1)));
+  for (const uint64_t number : {1, 2}) job.Send(SaidByPlatform(FactOf(number)));
+  EXPECT_EQ(job.View().facts(), 2u);
+  job.Send(PlatformGone{});
+  job.Send(SaidByPlatform(HelloOf("x", 1)));
+  for (const uint64_t number : {2, 3}) job.Send(SaidByPlatform(FactOf(number)));
+  EXPECT_THAT(job.Records("platform-fact"), ElementsAre("fact 1", "fact 2", "fact 3"));
+  job.Send(PlatformGone{});
+  job.Send(SaidByPlatform(HelloOf("y", 2)));
+  EXPECT_EQ(job.View().facts(), 0u) << "another process counts anew";
+  job.Send(SaidByPlatform(FactOf(1)));
+  EXPECT_THAT(job.Records("platform-fact"), SizeIs(4));
+}
+
+TEST(PlatformTest, AnEarlierPlatformIsNotLetInBesideALaterOne) {
+  PlatformJob job(1, 1);
+  const auto refusal = [&](uint64_t epoch) { return PlatformRefusal(job.state, HelloOf("y", epoch).hello(), job.now); };
+  EXPECT_EQ(refusal(0), "");
+  job.Send(SaidByPlatform(HelloOf("x", 7)));
+  EXPECT_THAT(refusal(6), HasSubstr("its epoch is 7, and this one's 6"));
+  EXPECT_EQ(refusal(7), "") << "it comes again";
+  EXPECT_EQ(refusal(8), "");
+  job.Send(PlatformGone{});
+  job.Pass(kEpochKeptMs - 1);
+  EXPECT_NE(refusal(6), "");
+  job.Pass(1);
+  EXPECT_EQ(refusal(6), "") << "nobody else comes";
 }
 
 TEST(PlatformTest, AMachineThatFailedItsCheckIsUnfit) {

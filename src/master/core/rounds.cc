@@ -14,6 +14,7 @@
 #include "master/core/ending.h"
 #include "master/core/failures.h"
 #include "master/core/members.h"
+#include "master/core/platform.h"
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
 #include "master/core/succession.h"
@@ -237,6 +238,7 @@ void SettleRound(Turn& turn) {
   const Round& round = *job.round;
   if (!round.failed.empty()) return ReformRound(turn, std::string(round.failed), false);
   if (!round.broken.empty()) return ReformRound(turn, ListText(round.broken, "others"), true);
+  if (AwaitsPlatform(job, turn.now)) return;  // a node that goes would be in the next round as well
   if (round.rescale_by != kNever) {
     job.grow_at = job.grow_limit = kNever;  // who comes now is taken in as well
     return SettleRescale(turn);
@@ -322,6 +324,7 @@ void SettleGathering(Turn& turn) {
     if (job.unchecked == 0) job.paused_deadline = kNever;
     job.join_deadline = job.next_notice = kNever;
     if (job.health.run) return;  // its end looks on
+    if (AwaitsPlatform(job, turn.now)) return;
     if (job.gather_at == kNever) job.gather_at = turn.now + spec.last_call_ms();
     const int64_t longest_ms =
         spec.last_call_fixed() ? spec.last_call_ms() : std::max(kGatherLimitMs, spec.last_call_ms());

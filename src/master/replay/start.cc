@@ -18,12 +18,13 @@ void TakeOwnSpec(JobState& restored, const v1::JobSpec& own) {
   restored.spec_of_first_node = false;
 }
 
-void TakeItsPlace(JobState& state, const v1::MasterStart& master) {
+void TakeItsPlace(JobState& state, const v1::MasterStart& master, Instant now) {
   state.port = master.port();
   state.term = std::max(state.term, master.term());
   state.succession = master.succession();
   state.at_endpoint = master.at_endpoint();
   if (state.at_endpoint) state.voters.CountEnded();
+  if (master.await_platform_ms() > 0) state.platform.await_until = now + master.await_platform_ms();
   if (master.candidate_term() > 0) state.candidacy = CandidacyOf(master.candidate_term(), master.before_broke());
 }
 
@@ -47,7 +48,7 @@ StatusOr<JobState> StateOf(const v1::ReplayStart& start) {
     PHX_ASSIGN_OR_RETURN(const JobState before, RestoreState(master.before(), start.job_id(), start.now_ms()));
     BewareOf(state, before, start.now_ms());
   }
-  TakeItsPlace(state, master);
+  TakeItsPlace(state, master, start.now_ms());
   return state;
 }
 

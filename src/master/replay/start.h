@@ -12,7 +12,7 @@ namespace phalanx::master {
 StatusOr<JobState> StateOf(const v1::ReplayStart& start);
 
 // Which master of the job the state is one of, and where: what `master` says beside the job.
-void TakeItsPlace(JobState& state, const v1::MasterStart& master);
+void TakeItsPlace(JobState& state, const v1::MasterStart& master, Instant now);
 
 // Own flags count for a job that a journal tells of, whether or not it had come to a size of its own.
 void TakeOwnSpec(JobState& restored, const v1::JobSpec& own);

@@ -200,7 +200,8 @@ Status MasterServer::Impl::Listen() {
   start.set_term(options_.term);
   start.set_candidate_term(options_.candidate_term);
   start.set_before_broke(options_.before_broke);
-  TakeItsPlace(state_, start);
+  start.set_await_platform_ms(options_.await_platform_ms);
+  TakeItsPlace(state_, start, replay_start_.now_ms());
   PHX_RETURN_IF_ERROR(OpenReplayLog());
   OfferSession();
   desk_.Offer(*queue_, *endpoint_, [this](const Event& event) { Feed(event); });

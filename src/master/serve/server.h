@@ -50,6 +50,8 @@ struct ServerOptions {
   std::function<void()> on_moved;
   // A connection that carries no call for so long is closed; an agent's always carries one.
   int idle_ms = kHandshakeMs;
+  // So long it waits for what a platform has to say before a round begins. 0: it does not.
+  int64_t await_platform_ms = 0;
   bool verbose = false;    // one line on stderr for each decision
   std::string replay_log;  // folder for a log of all steps (docs/formats/replay-log.md); empty: none is kept
 };

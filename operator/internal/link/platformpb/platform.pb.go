@@ -130,8 +130,13 @@ type PlatformHello struct {
 	// "kubernetes"
 	Platform        string `protobuf:"bytes,2,opt,name=platform,proto3" json:"platform,omitempty"`
 	SoftwareVersion string `protobuf:"bytes,3,opt,name=software_version,json=softwareVersion,proto3" json:"software_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Random, new with each process: whose numbers its facts have.
+	Instance string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Grows with each process that takes another's place. While one is attached, or was a moment ago, none of a smaller
+	// epoch is let in. 0: nobody counts them.
+	Epoch         uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlatformHello) Reset() {
@@ -183,6 +188,20 @@ func (x *PlatformHello) GetSoftwareVersion() string {
 		return x.SoftwareVersion
 	}
 	return ""
+}
+
+func (x *PlatformHello) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *PlatformHello) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
 }
 
 // All that the platform wants of the job, and knows of nodes that go. What a view does not name holds no more.
@@ -257,7 +276,8 @@ func (x *PlatformView) GetPlaces() []*NodePlace {
 	return nil
 }
 
-// Where a node is: under an access switch, which is under a pod switch. Both are numbered from 1, as the platform likes.
+// Where a node is: under an access switch, which is under a pod switch. Both are numbered from 1, as the platform
+// likes.
 type NodePlace struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in Departure.
@@ -398,8 +418,10 @@ type PlatformFact struct {
 	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Address string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	// "OutOfMemory", "Evicted", "StartBlocked"
-	Kind          string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
-	Sentence      string `protobuf:"bytes,4,opt,name=sentence,proto3" json:"sentence,omitempty"`
+	Kind     string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	Sentence string `protobuf:"bytes,4,opt,name=sentence,proto3" json:"sentence,omitempty"`
+	// Of its instance, from 1, each one more than the last. Said until JobView.facts has it. 0: said once.
+	Number        uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -462,6 +484,13 @@ func (x *PlatformFact) GetSentence() string {
 	return ""
 }
 
+func (x *PlatformFact) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 // How the job is, in whole.
 type JobView struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -479,8 +508,10 @@ type JobView struct {
 	// Once phase is "finished".
 	ExitCode int32 `protobuf:"varint,8,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
 	// Nodes of the last PlatformView that train no more, or are not here: they can go now. By address.
-	Released      []string     `protobuf:"bytes,9,rep,name=released,proto3" json:"released,omitempty"`
-	Unfit         []*UnfitNode `protobuf:"bytes,10,rep,name=unfit,proto3" json:"unfit,omitempty"`
+	Released []string     `protobuf:"bytes,9,rep,name=released,proto3" json:"released,omitempty"`
+	Unfit    []*UnfitNode `protobuf:"bytes,10,rep,name=unfit,proto3" json:"unfit,omitempty"`
+	// The largest number of this instance's facts that the master has heard of: it has all up to that.
+	Facts         uint64 `protobuf:"varint,11,opt,name=facts,proto3" json:"facts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -585,6 +616,13 @@ func (x *JobView) GetUnfit() []*UnfitNode {
 	return nil
 }
 
+func (x *JobView) GetFacts() uint64 {
+	if x != nil {
+		return x.Facts
+	}
+	return 0
+}
+
 // The job's checks blame this machine: it is left out for a time, and another one is wanted in its place.
 type UnfitNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -664,11 +702,13 @@ const file_phalanx_v1_platform_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x19.phalanx.v1.PlatformHelloH\x00R\x05hello\x12.\n" +
 	"\x04view\x18\x02 \x01(\v2\x18.phalanx.v1.PlatformViewH\x00R\x04view\x12.\n" +
 	"\x04fact\x18\x03 \x01(\v2\x18.phalanx.v1.PlatformFactH\x00R\x04factB\x06\n" +
-	"\x04body\"m\n" +
+	"\x04body\"\x9f\x01\n" +
 	"\rPlatformHello\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x12)\n" +
-	"\x10software_version\x18\x03 \x01(\tR\x0fsoftwareVersion\"\xb7\x01\n" +
+	"\x10software_version\x18\x03 \x01(\tR\x0fsoftwareVersion\x12\x1a\n" +
+	"\binstance\x18\x04 \x01(\tR\binstance\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\xb7\x01\n" +
 	"\fPlatformView\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -687,12 +727,13 @@ const file_phalanx_v1_platform_proto_rawDesc = "" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
-	"\aleft_ms\x18\x04 \x01(\x03R\x06leftMs\"l\n" +
+	"\aleft_ms\x18\x04 \x01(\x03R\x06leftMs\"\x84\x01\n" +
 	"\fPlatformFact\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x1a\n" +
-	"\bsentence\x18\x04 \x01(\tR\bsentence\"\xb9\x02\n" +
+	"\bsentence\x18\x04 \x01(\tR\bsentence\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\"\xcf\x02\n" +
 	"\aJobView\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -707,7 +748,8 @@ const file_phalanx_v1_platform_proto_rawDesc = "" +
 	"\texit_code\x18\b \x01(\x05R\bexitCode\x12\x1a\n" +
 	"\breleased\x18\t \x03(\tR\breleased\x12+\n" +
 	"\x05unfit\x18\n" +
-	" \x03(\v2\x15.phalanx.v1.UnfitNodeR\x05unfitB\a\n" +
+	" \x03(\v2\x15.phalanx.v1.UnfitNodeR\x05unfit\x12\x14\n" +
+	"\x05facts\x18\v \x01(\x04R\x05factsB\a\n" +
 	"\x05_step\"r\n" +
 	"\tUnfitNode\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x1a\n" +
