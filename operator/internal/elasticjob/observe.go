@@ -82,7 +82,7 @@ func state(phase corev1.PodPhase) engine.State {
 
 // endOf: the cluster's own word counts before the exit code, which is only what its signal did.
 func endOf(pod *corev1.Pod) engine.End {
-	end := engine.End{Disruption: disruption(pod), At: pod.CreationTimestamp.Time}
+	end := engine.End{Disruption: disruption(pod), Refused: refused(pod), At: pod.CreationTimestamp.Time}
 	if main := mainStatus(pod); main != nil && main.State.Terminated != nil {
 		last := main.State.Terminated
 		end.OutOfMemory = last.Reason == "OOMKilled"
@@ -93,6 +93,16 @@ func endOf(pod *corev1.Pod) engine.End {
 	return end
 }
 
+// refused: by a kubelet that had no room for it, or not what it was to get, as of devices that have failed.
+func refused(pod *corev1.Pod) bool {
+	switch reason := pod.Status.Reason; reason {
+	case "UnexpectedAdmissionError", "TopologyAffinityError":
+		return true
+	default:
+		return strings.HasPrefix(reason, outOf)
+	}
+}
+
 // disruption: a condition says it where the API server or the kubelet has put one, the reason of the status elsewhere.
 func disruption(pod *corev1.Pod) string {
 	for _, condition := range pod.Status.Conditions {
@@ -101,11 +111,10 @@ func disruption(pod *corev1.Pod) string {
 		}
 	}
 	switch reason := pod.Status.Reason; reason {
-	case "Evicted", "NodeLost", "NodeShutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity", "Preempting",
-		"TopologyAffinityError":
+	case "Evicted", "NodeLost", "NodeShutdown", "Terminated", "NodeAffinity", "Preempting":
 		return reason
 	default:
-		if strings.HasPrefix(reason, outOf) {
+		if refused(pod) {
 			return reason
 		}
 	}

@@ -400,6 +400,44 @@ func TestAPodThatHadNotBegunIsReplacedLater(t *testing.T) {
 }
 
 // Of the pods that have failed some stay, for their logs, and not all for ever.
+// A kubelet that refuses one pod after the other is left alone for a while.
+func TestANodeThatRefusesPodsIsAvoided(t *testing.T) {
+	refused := func(number int32, host string) Pod {
+		return podOf(0, id(number), refusedAt(noon.Add(time.Duration(number)*time.Second), number), onHost(host),
+			func(p *Pod) { p.End.Refused = true })
+	}
+	preempted := podOf(0, id(2), refusedAt(noon, 2), onHost("full"))
+	cases := map[string]struct {
+		pods []Pod
+		want []string
+	}{
+		"three in a row":     {[]Pod{refused(0, "full"), refused(1, "full"), refused(2, "full")}, []string{"full"}},
+		"two":                {[]Pod{refused(0, "full"), refused(1, "full")}, nil},
+		"one of another":     {[]Pod{refused(0, "full"), refused(1, "other"), refused(2, "full")}, nil},
+		"the last preempted": {[]Pod{refused(0, "full"), refused(1, "full"), preempted}, nil},
+		"of several ranks": {[]Pod{
+			refused(0, "full"), refused(1, "full"), podOf(1, id(5), refusedAt(noon, 0), onHost("full")),
+		}, nil},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			policy := DefaultPolicy()
+			folded := Fold(started(1), append(tc.pods, podOf(0, master)), wanted(1), policy, noon.Add(time.Minute))
+			var hosts []string
+			for _, exclusion := range folded.Excluded {
+				hosts = append(hosts, exclusion.Host)
+			}
+			if !slices.Equal(hosts, tc.want) {
+				t.Errorf("avoided: %v", folded.Excluded)
+			}
+			later := Fold(folded, tc.pods, wanted(1), policy, noon.Add(time.Minute+policy.RefusedFor))
+			if len(later.Excluded) != 0 {
+				t.Errorf("still avoided: %v", later.Excluded)
+			}
+		})
+	}
+}
+
 func TestOldFailedPodsGo(t *testing.T) {
 	pods := []Pod{podOf(0, master), podOf(0, id(9))}
 	for number := range int32(5) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -104,6 +105,34 @@ func foldStarted(memory *Memory, role Role, pods []Pod, suspended bool) {
 	memory.Roles[role.Name] = kept
 }
 
+// refusing are the hosts that have refused the newest pods of a rank, so many in a row: the scheduler, which does not
+// know why a kubelet refuses, would send them the next ones as well.
+func refusing(pods []Pod, policy Policy) []Exclusion {
+	byRank := map[RankKey][]*Pod{}
+	for i := range pods {
+		if pods[i].State == Failed {
+			key := RankKey{pods[i].Role, pods[i].Rank}
+			byRank[key] = append(byRank[key], &pods[i])
+		}
+	}
+	var hosts []Exclusion
+	for _, failed := range byRank {
+		slices.SortFunc(failed, func(a, b *Pod) int { return cmp.Compare(b.ID, a.ID) })
+		newest := failed[0]
+		row := 0
+		for row < len(failed) && failed[row].End.Refused && failed[row].Host == newest.Host {
+			row++
+		}
+		if row >= policy.Refusals && newest.Host != "" {
+			hosts = append(hosts, Exclusion{
+				Host: newest.Host, Until: newest.End.At.Add(policy.RefusedFor),
+				Reason: fmt.Sprintf("%s: refused by the node, as %d before it: %s", newest.Name, row-1, newest.End.Disruption),
+			})
+		}
+	}
+	return hosts
+}
+
 // foldExcluded takes the hosts that pods blame, forgets them after a while, and keeps the newest within the cap.
 func foldExcluded(excluded []Exclusion, pods []Pod, policy Policy, now time.Time) []Exclusion {
 	byHost := map[string]Exclusion{}
@@ -130,6 +159,9 @@ func foldExcluded(excluded []Exclusion, pods []Pod, policy Policy, now time.Time
 		if class, why := Classify(pod); class == Hardware {
 			add(Exclusion{Host: pod.Host, Until: at.Add(policy.ExcludedFor), Reason: pod.Name + ": " + why})
 		}
+	}
+	for _, exclusion := range refusing(pods, policy) {
+		add(exclusion)
 	}
 	newest := slices.SortedFunc(maps.Values(byHost), func(a, b Exclusion) int {
 		return cmp.Or(b.Until.Compare(a.Until), cmp.Compare(a.Host, b.Host))

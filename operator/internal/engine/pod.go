@@ -59,6 +59,7 @@ func (p *Pod) Goes() (why string, at time.Time, goes bool) {
 // End is what is known of how a pod ended.
 type End struct {
 	Disruption  string // the cluster's reason, as PreemptionByScheduler or Evicted
+	Refused     bool   // by the kubelet of its host, before it began
 	OutOfMemory bool
 	Exited      bool // ExitCode means something
 	ExitCode    int32
