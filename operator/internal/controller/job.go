@@ -174,13 +174,17 @@ func (r *JobReconciler) carryOut(ctx context.Context, job *v1alpha1.ElasticJob, 
 	if len(plan.deletes)+len(plan.creates) == 0 {
 		return noService
 	}
+	var noToken error
+	if len(plan.creates) > 0 {
+		noToken = r.keepToken(ctx, job)
+	}
 	first := 1
 	if r.ledger.trusts(job.UID) {
 		first = maxInFlight
 	}
 	err := r.request(ctx, job, plan, first)
 	r.ledger.trust(job.UID, err == nil)
-	return errors.Join(noService, err)
+	return errors.Join(noService, noToken, err)
 }
 
 func (r *JobReconciler) request(ctx context.Context, job *v1alpha1.ElasticJob, plan plan, first int) error {
@@ -324,6 +328,7 @@ func (r *JobReconciler) announce(job *v1alpha1.ElasticJob, plan plan) {
 	var first string
 	for _, create := range plan.creates {
 		if create.Reason == "" {
+			r.warn(job, create)
 			continue
 		}
 		line := elasticjob.DescribeCreate(job, create)
@@ -336,6 +341,16 @@ func (r *JobReconciler) announce(job *v1alpha1.ElasticJob, plan plan) {
 	if relaunches > 0 {
 		r.events.Eventf(job, nil, corev1.EventTypeWarning, "Relaunched", "Relaunch", "%d ranks get new pods; %s",
 			relaunches, clip(first))
+	}
+}
+
+// warn tells once, with the job's first pod, what of it has no effect.
+func (r *JobReconciler) warn(job *v1alpha1.ElasticJob, create engine.Create) {
+	if create.Role != v1alpha1.ReplicaTypeMaster || create.ID > 0 {
+		return
+	}
+	if text := elasticjob.Unheeded(job); text != "" {
+		r.events.Eventf(job, nil, corev1.EventTypeWarning, "AnnotationsUnheeded", "Create", "%s", clip(text))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/elasticjob"
@@ -32,6 +33,7 @@ type masters interface {
 	Tell(job types.UID, wish *platformpb.PlatformView)
 	Report(job types.UID, fact *platformpb.PlatformFact)
 	View(job types.UID) (view *platformpb.JobView, current bool)
+	Token(job types.UID) string
 }
 
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create
@@ -48,6 +50,25 @@ func (r *JobReconciler) ensureToken(ctx context.Context, job *v1alpha1.ElasticJo
 	}
 	name := types.NamespacedName{Namespace: job.Namespace, Name: job.Name}
 	r.masters.Open(job.UID, name, link.Master{Address: elasticjob.MasterAddress(job), Token: token})
+	return nil
+}
+
+// keepToken puts the secret back that somebody has deleted under a job that trains: pods that it is given now would not
+// start. The job's programs know each other by the token that was in it.
+func (r *JobReconciler) keepToken(ctx context.Context, job *v1alpha1.ElasticJob) error {
+	token := r.masters.Token(job.UID)
+	if token == "" || !begun(job) {
+		return nil
+	}
+	key := types.NamespacedName{Namespace: job.Namespace, Name: elasticjob.TokenSecret(job.Name)}
+	err := r.server.Get(ctx, key, &corev1.Secret{})
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	log.FromContext(ctx).Info("putting the job's token back", "secret", key.String())
+	if err := r.client.Create(ctx, elasticjob.Token(job, token)); err != nil && !apierrors.IsAlreadyExists(err) {
+		return trouble{"TokenUnusable", fmt.Errorf("putting secret %s back: %w", key.Name, err)}
+	}
 	return nil
 }
 
@@ -167,9 +188,9 @@ func (r *JobReconciler) hear(job *v1alpha1.ElasticJob, pods []engine.Pod) *elast
 	for _, address := range view.GetReleased() {
 		released[address] = current // of an older wish it says nothing about this one
 	}
-	unfit := map[string]*platformpb.UnfitNode{}
+	unfit := map[string]string{} // by host name: a node may have told the master an address that the cluster does not know
 	for _, node := range view.GetUnfit() {
-		unfit[node.GetAddress()] = node
+		unfit[node.GetHostname()] = node.GetReason()
 	}
 	for i := range pods {
 		pod := &pods[i]
@@ -177,10 +198,7 @@ func (r *JobReconciler) hear(job *v1alpha1.ElasticJob, pods []engine.Pod) *elast
 			continue
 		}
 		pod.Answered, pod.Released = true, released[pod.Address]
-		// An address may be another pod's by now, which has another host name.
-		if node := unfit[pod.Address]; node.GetHostname() == pod.Name || node.GetHostname() == pod.Host {
-			pod.Unfit = node.GetReason()
-		}
+		pod.Unfit = cmp.Or(unfit[pod.Name], unfit[pod.Host]) // of a pod in its host's network it is the host's
 		pod.DrainSince = r.ledger.drainSince(job.UID, types.UID(pod.UID))
 	}
 	if view == nil {

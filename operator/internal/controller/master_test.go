@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,7 +26,8 @@ type fakeMasters struct {
 	facts  []*platformpb.PlatformFact
 }
 
-func (m *fakeMasters) Knows(job types.UID) bool { _, known := m.opened[job]; return known }
+func (m *fakeMasters) Knows(job types.UID) bool   { _, known := m.opened[job]; return known }
+func (m *fakeMasters) Token(job types.UID) string { return m.opened[job].Token }
 func (m *fakeMasters) Open(job types.UID, _ types.NamespacedName, master link.Master) {
 	if m.opened == nil {
 		m.opened = map[types.UID]link.Master{}
@@ -163,6 +165,51 @@ func TestAWrongSecretIsSaidSo(t *testing.T) {
 				t.Errorf("degraded: %q, dialled: %v", got, c.masters.opened)
 			}
 		})
+	}
+}
+
+// Pods that a job is given when somebody has deleted its secret would wait for it for ever.
+func TestASecretThatIsDeletedUnderAJobIsPutBack(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
+	c.sync()
+	before := c.secret()
+	if err := c.server.Delete(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	c.remove("job-edljob-worker-1")
+	c.sync()
+	c.mustReconcile()
+	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-2")
+	after := c.secret()
+	if token := string(after.Data[elasticjob.TokenKey]); token != string(before.Data[elasticjob.TokenKey]) {
+		t.Errorf("the token was %q, and is %q", before.Data[elasticjob.TokenKey], token)
+	}
+	if len(after.OwnerReferences) != 1 {
+		t.Errorf("owners: %v", after.OwnerReferences)
+	}
+}
+
+// What DLRover would heed and has no effect here is said once.
+func TestAnnotationsWithoutEffectAreAnEvent(t *testing.T) {
+	c := newCluster(t, 1)
+	var job v1alpha1.ElasticJob
+	if err := c.server.Get(t.Context(), types.NamespacedName{Namespace: "ns", Name: "job"}, &job); err != nil {
+		t.Fatal(err)
+	}
+	job.Annotations = map[string]string{"pending_timeout": "600"}
+	if err := c.server.Update(t.Context(), &job); err != nil {
+		t.Fatal(err)
+	}
+	recorder := c.reconciler.events.(*events.FakeRecorder)
+	c.mustReconcile()
+	c.sync()
+	c.mustReconcile()
+	if len(recorder.Events) != 1 {
+		t.Fatalf("%d events", len(recorder.Events))
+	}
+	if event := <-recorder.Events; !strings.Contains(event, `pending_timeout="600" has no effect`) {
+		t.Errorf("the event is %q", event)
 	}
 }
 
@@ -390,7 +437,7 @@ func TestANodeThatFailedItsCheckIsAvoided(t *testing.T) {
 	c.mustReconcile()
 	c.runAll()
 	c.masters.view = &platformpb.JobView{Unfit: []*platformpb.UnfitNode{
-		{Hostname: "job-edljob-worker-1", Address: "10.0.0.1", Reason: "sector 7 is gone"},
+		{Hostname: "job-edljob-worker-1", Address: "192.168.7.1", Reason: "sector 7 is gone"}, // it has --local-addr
 		{Hostname: "one-before", Address: "10.0.0.0", Reason: "it had the address of another"},
 	}}
 	var atDeletion []v1alpha1.ExcludedNode
