@@ -96,6 +96,32 @@ def test_a_job_with_a_token_takes_nobody_else(job, token, tmp_path):
     assert (first.wait(), third.wait()) == (0, 0), job.story()
 
 
+def test_a_token_in_a_shared_state_directory_closes_the_job(job, tmp_path):
+    """Nodes that share it need no flag; one without it stays outside, and so does a file that others may read."""
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o700)
+    secret = shared / "job-token"
+    secret.write_text(secrets.token_hex(16) + "\n")
+    secret.chmod(0o644)
+    where = [f"--state-dir={shared}"]
+    careless = job.node(0, "light_steps.py", nnodes="2", flags=where)
+    assert careless.wait() == 2, job.story()
+    assert f"{secret}: others may read it (mode 0644); chmod 600" in careless.stderr
+    secret.chmod(0o600)
+    nodes = [job.node(i, "light_steps.py", nnodes="2", flags=where) for i in range(2)]
+    job.wait_world(2)
+    assert f"the token in {secret} closes this job" in nodes[0].stderr
+    assert "may join" not in nodes[0].stderr, job.story()
+    stranger = job.node(2, "light_steps.py", nnodes="2")
+    assert stranger.wait() == 1, job.story()
+    assert f"the job at 127.0.0.1:{job.port} is closed" in stranger.stderr, job.story()
+    master = f"--master=127.0.0.1:{job.port}"
+    assert job.phalanx("status", master, check=False).returncode == 1
+    assert "world 2" in job.phalanx("status", master, *where).stdout
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+
+
 def test_the_token_is_with_nobody_whom_the_job_starts(job, token):
     """But with the master, which needs it: neither in the environment nor in the command of a rank or of its zygote."""
     secret = token.read_text().strip()

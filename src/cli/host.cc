@@ -13,6 +13,7 @@
 #include "agent/flags/elastic_config.h"
 #include "base/net.h"
 #include "base/process/process.h"
+#include "cli/state_dir.h"
 
 namespace phalanx::cli {
 
@@ -41,6 +42,7 @@ agent::HostFacts AskHost() {
     return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
   };
   host.read_file = agent::ReadConfigFile;
+  host.read_secret = ReadSecretLine;
   return host;
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "agent/flags/flag_values.h"
 #include "cli/rows.h"
 #include "cli/state_dir.h"
 #include "phalanx/v1/admin.grpc.pb.h"
@@ -33,8 +34,15 @@ StatusOr<wire::Credentials> CredentialsOf(const Environment& env, const std::str
   return files.given() ? wire::Credentials::FromFiles(files, wire::Side::kCaller) : wire::Credentials();
 }
 
-// As phalanx-run reads it.
-std::string TokenOf(const Environment& env) { return TlsFilesOf(env).any() ? "" : env.NonEmptyOr("PHALANX_TOKEN", ""); }
+// As phalanx-run finds it.
+StatusOr<std::string> TokenOf(const Environment& env, const std::string& state_dir) {
+  if (TlsFilesOf(env).any()) return "";
+  const std::string given = env.NonEmptyOr("PHALANX_TOKEN", "");
+  if (!given.empty()) return given;
+  const std::string root = state_dir.empty() ? DefaultStateRoot(env) : state_dir;
+  StatusOr<std::string> found = ReadSecretLine(fmt::format("{}/{}", root, agent::kSharedTokenFile));
+  return absl::IsNotFound(found.status()) ? "" : found;
+}
 
 class AdminClient {
  public:
@@ -214,7 +222,7 @@ EndedJob EndFromRecord(const master::RecordRun& run, const std::vector<master::R
 
 StatusOr<v1::LetInReply> LetNodeIn(const JobQuery& query, const std::string& node, const Environment& env) {
   std::string address = query.master;
-  std::string token = TokenOf(env);
+  PHX_ASSIGN_OR_RETURN(std::string token, TokenOf(env, query.state_dir));
   if (address.empty()) {
     PHX_ASSIGN_OR_RETURN(const std::string folder, FindJobFolder(env, query.state_dir, query.job));
     PHX_ASSIGN_OR_RETURN(address, ReadPrivateLine(folder + "/address"));
@@ -227,7 +235,7 @@ StatusOr<v1::LetInReply> LetNodeIn(const JobQuery& query, const std::string& nod
 }
 
 StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
-  std::string token = TokenOf(env);
+  PHX_ASSIGN_OR_RETURN(std::string token, TokenOf(env, query.state_dir));
   if (!query.master.empty()) {
     StatusOr<JobView> view = AskMaster(query.master, query, env, token);
     if (!view.ok()) return WithContext(view.status(), fmt::format("--master={}", query.master));

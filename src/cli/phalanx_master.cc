@@ -158,8 +158,20 @@ void Declare(CLI::App& app, MasterFlags& f) {
   app.add_option("--ready-fd", f.ready_fd, "say 'ready PORT' or 'error CODE SENTENCE' there")->group(group);
 }
 
-StatusOr<std::string> Token(const MasterFlags& flags, const Environment& env) {
-  if (flags.token_file.empty()) return env.NonEmptyOr("PHALANX_TOKEN", "");
+// Where nobody gives one: that of all jobs that keep their state beside this one. A phalanx-run has looked for its
+// master.
+StatusOr<std::string> SharedToken(const MasterFlags& flags, const std::string& state_dir) {
+  if (flags.embedded) return "";
+  const std::string root = std::filesystem::path(state_dir).parent_path().string();
+  StatusOr<std::string> found = ReadSecretLine(fmt::format("{}/{}", root, agent::kSharedTokenFile));
+  return absl::IsNotFound(found.status()) ? "" : found;
+}
+
+StatusOr<std::string> Token(const MasterFlags& flags, const Environment& env, const std::string& state_dir) {
+  if (flags.token_file.empty()) {
+    const std::string given = env.NonEmptyOr("PHALANX_TOKEN", "");
+    return given.empty() ? SharedToken(flags, state_dir) : given;
+  }
   StatusOr<std::string> token = ReadPrivateLine(flags.token_file);
   if (!token.ok()) return WithContext(token.status(), "--token-file");
   if (token->empty())
@@ -190,7 +202,7 @@ Status ReadCredentials(const MasterFlags& flags, const Environment& env, master:
     PHX_ASSIGN_OR_RETURN(options.credentials, wire::Credentials::FromFiles(tls, wire::Side::kMaster));
     return absl::OkStatus();
   }
-  PHX_ASSIGN_OR_RETURN(token, Token(flags, env));
+  PHX_ASSIGN_OR_RETURN(token, Token(flags, env, options.state_dir));
   if (token.empty() && flags.require_token) {
     return absl::InvalidArgumentError("--require-token: expected --token-file, PHALANX_TOKEN or --tls-cert");
   }
@@ -199,7 +211,7 @@ Status ReadCredentials(const MasterFlags& flags, const Environment& env, master:
     return absl::OkStatus();
   }
   const Status good = agent::CheckToken(token);
-  if (!good.ok()) return WithContext(good, flags.token_file.empty() ? "PHALANX_TOKEN" : "--token-file");
+  if (!good.ok()) return WithContext(good, flags.token_file.empty() ? "the job's token" : "--token-file");
   const std::string weakness = agent::TokenWeakness(token);
   if (!weakness.empty()) Log(LogLevel::kWarning, "weak-token", {{"what", weakness}});
   PHX_ASSIGN_OR_RETURN(options.credentials, wire::Credentials::FromToken(token, wire::Role::kMaster));

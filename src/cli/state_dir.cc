@@ -93,7 +93,10 @@ Status WritePrivateFile(const std::string& path, const std::string& text) {
   return failed;
 }
 
-StatusOr<std::string> ReadPrivateLine(const std::string& path) {
+namespace {
+
+// `mask`: nobody may do that to it.
+StatusOr<std::string> ReadOwnLine(const std::string& path, mode_t mask) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return ErrnoStatus(errno, path);
   struct stat info {};
@@ -101,12 +104,22 @@ StatusOr<std::string> ReadPrivateLine(const std::string& path) {
   if (info.st_uid != geteuid() && info.st_uid != 0) {
     return absl::PermissionDeniedError(fmt::format("{}: belongs to another user", path));
   }
+  if ((info.st_mode & mask) != 0) {
+    return absl::PermissionDeniedError(fmt::format(
+        "{}: others may read it (mode {:04o}); chmod 600 makes it yours alone", path, info.st_mode & 07777));
+  }
   std::string text(kMaxLineBytes, '\0');
   const ssize_t n = read(fd.get(), text.data(), text.size());
   if (n < 0) return ErrnoStatus(errno, path);
   text.resize(static_cast<size_t>(n));
-  return text.substr(0, text.find('\n'));
+  return text.substr(0, text.find_first_of("\r\n"));
 }
+
+}  // namespace
+
+StatusOr<std::string> ReadPrivateLine(const std::string& path) { return ReadOwnLine(path, 0); }
+
+StatusOr<std::string> ReadSecretLine(const std::string& path) { return ReadOwnLine(path, S_IRWXG | S_IRWXO); }
 
 void MarkUnnamed(const std::string& folder) {
   const Status marked = WritePrivateFile(folder + "/" + kUnnamedMark, "");

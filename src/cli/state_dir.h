@@ -24,6 +24,9 @@ Status WritePrivateFile(const std::string& path, const std::string& text);
 // The first line, at most 4 KiB. NotFound where the file is not there; PermissionDenied where it is somebody else's.
 StatusOr<std::string> ReadPrivateLine(const std::string& path);
 
+// The same of a secret, of this user alone: PermissionDenied also where others may read it.
+StatusOr<std::string> ReadSecretLine(const std::string& path);
+
 // Marks the folder of a job whose id nobody chose.
 void MarkUnnamed(const std::string& folder);
 

@@ -16,6 +16,8 @@
 
 namespace phalanx::agent {
 
+// In the state directory, where nobody gives a token: the one of all jobs that keep their state there.
+constexpr char kSharedTokenFile[] = "job-token";
 // The token of a file: its first line.
 std::string TokenIn(const std::string& text);
 // Why it is no token; never the token itself. Pure.

@@ -711,13 +711,33 @@ class Resolver {
       config_.token = host_.fresh_token;
       return absl::OkStatus();
     }
-    if (!draft_.require_token) return absl::OkStatus();
+    PHX_RETURN_IF_ERROR(FindToken());
+    if (!config_.token.empty() || !draft_.require_token) return absl::OkStatus();
     return Wrong("--require-token: expected a token (--job-token-file, PHALANX_TOKEN) or a certificate (--tls-cert)");
   }
 
+  // The one that somebody has left in the state directory for all jobs.
+  Status FindToken() {
+    const std::string path = fmt::format("{}/{}", StateRoot(), kSharedTokenFile);
+    const StatusOr<std::string> token = host_.read_secret(path);
+    if (absl::IsNotFound(token.status())) return absl::OkStatus();
+    if (!token.ok()) return Wrong(Message(token.status()));
+    const Status good = CheckToken(*token);
+    if (!good.ok()) return Wrong(fmt::format("{}: {}", path, Message(good)));
+    config_.token = *token;
+    const std::string weakness = TokenWeakness(config_.token);
+    Notice(fmt::format("the token in {} closes this job{}", path, weakness.empty() ? "" : "; " + weakness));
+    return absl::OkStatus();
+  }
+
+  const std::string& StateRoot() {
+    std::string& root = config_.state_root;
+    if (root.empty()) root = draft_.state_root.empty() ? DefaultStateRoot() : Absolute(draft_.state_root);
+    return root;
+  }
+
   Status ResolvePlaces() {
-    config_.state_root = draft_.state_root.empty() ? DefaultStateRoot() : Absolute(draft_.state_root);
-    config_.state_dir = fmt::format("{}/{}", config_.state_root, StateFolderName());
+    config_.state_dir = fmt::format("{}/{}", StateRoot(), StateFolderName());
     if (!config_.log_dir.empty()) config_.log_dir = Absolute(config_.log_dir);
     if (!config_.event_log_file.empty()) config_.event_log_file = Absolute(config_.event_log_file);
     if (config_.log_line_prefix_template.empty()) {

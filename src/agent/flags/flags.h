@@ -33,6 +33,8 @@ struct HostFacts {
   std::function<bool(const std::string& path)> is_executable;
   // The whole of a file; the error names no path. elastic_config.h has it.
   std::function<StatusOr<std::string>(const std::string& path)> read_file;
+  // The first line of a file that this user alone may read. NotFound: it is not there; the error names the path.
+  std::function<StatusOr<std::string>(const std::string& path)> read_secret;
 };
 
 // Nothing is to be launched: print `text` (it ends with a newline) and exit.

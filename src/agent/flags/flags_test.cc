@@ -46,6 +46,7 @@ HostFacts Host() {
     }
     return absl::NotFoundError("cannot be read: No such file or directory");
   };
+  host.read_secret = [](const std::string&) { return absl::NotFoundError("none"); };
   return host;
 }
 
@@ -238,6 +239,34 @@ TEST(Flags, ProvesByATokenOrByCertificates) {
   EXPECT_THAT(Error(with({"--tls-cert=/x", "--job-token-file=f"})), HasSubstr("--job-token-file: expected it or"));
   EXPECT_THAT(Error(with({"--require-token"})), HasSubstr("--require-token: expected a token"));
   EXPECT_EQ(Config({"--standalone", "--require-token", "s.py"}).token, "fresh-token");
+}
+
+TEST(Flags, FindsTheTokenThatWasLeftInTheStateDirectory) {
+  HostFacts host = Host();
+  StatusOr<std::string> found = std::string("0123456789abcdef");
+  std::string asked;
+  host.read_secret = [&](const std::string& path) {
+    asked = path;
+    return found;
+  };
+  const std::vector<std::string> node = {"--nnodes=2", "--rdzv-endpoint=node1:1", "--state-dir=shared", "s.py"};
+  const LaunchConfig config = Config(node, {}, host);
+  EXPECT_EQ(config.token, "0123456789abcdef");
+  EXPECT_EQ(asked, "/work/shared/job-token");
+  EXPECT_THAT(config.notices, testing::Contains("the token in /work/shared/job-token closes this job"));
+  EXPECT_EQ(Config(node, {{"PHALANX_TOKEN", "another-token-of-the-shell"}}, host).token, "another-token-of-the-shell");
+  EXPECT_EQ(Config({"--standalone", "s.py"}, {}, host).token, "fresh-token");
+  EXPECT_EQ(Config({"--require-token", "--rdzv-endpoint=node1:1", "s.py"}, {}, host).token, "0123456789abcdef");
+
+  const auto error = [&] {
+    ParseResult parsed = Parse(node, {}, host);
+    const auto* text = std::get_if<PrintAndExit>(&parsed);
+    return text == nullptr ? "" : text->text;
+  };
+  found = std::string("two words");
+  EXPECT_THAT(error(), AllOf(HasSubstr("/work/shared/job-token: expected"), Not(HasSubstr("two words"))));
+  found = absl::PermissionDeniedError("/work/shared/job-token: others may read it");
+  EXPECT_THAT(error(), HasSubstr("/work/shared/job-token: others may read it"));
 }
 
 TEST(Flags, RefusesBackendsByName) {
