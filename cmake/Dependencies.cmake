@@ -44,8 +44,8 @@ phx_packages(phx_absl absl_status absl_statusor)
 # gRPC + protobuf: streams and contracts.
 phx_packages(phx_grpc grpc++ protobuf)
 
-# OpenSSL, which gRPC's TLS is of: certificates from a job's token.
-phx_packages(phx_openssl libcrypto)
+# OpenSSL, which gRPC's TLS is of: certificates from a job's token, and images of checkpoints between agents.
+phx_packages(phx_openssl libssl libcrypto)
 
 # SQLite: the event record.
 phx_find_library(SQLITE_LIBRARY sqlite3)

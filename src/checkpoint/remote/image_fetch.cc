@@ -19,6 +19,7 @@
 #include "checkpoint/files/crew.h"
 #include "checkpoint/files/files.h"
 #include "checkpoint/files/shared_parts.h"
+#include "checkpoint/remote/secure_channel.h"
 
 namespace phalanx::checkpoint {
 namespace {
@@ -33,8 +34,8 @@ class Reader {
   Reader(const ImageSource& source, int stop_fd) : source_(source), stop_fd_(stop_fd) {}
 
   StatusOr<ImageAnswer> Ask(const ImageName& image, uint64_t offset, uint64_t bytes, bool proved = false) {
-    if (!socket_.valid()) PHX_RETURN_IF_ERROR(Connect());
-    PHX_RETURN_IF_ERROR(Send(FormatRequest({source_.key, image, offset, bytes, proved})));
+    if (!channel_) PHX_RETURN_IF_ERROR(Connect());
+    PHX_RETURN_IF_ERROR(Send(FormatRequest({image, offset, bytes, proved})));
     char head[kAnswerBytes];
     PHX_RETURN_IF_ERROR(Receive(head, sizeof head));
     StatusOr<ImageAnswer> answer = ParseAnswer(std::string_view(head, sizeof head));
@@ -44,27 +45,36 @@ class Reader {
 
   Status Receive(char* to, uint64_t bytes) {
     while (bytes > 0) {
-      const ssize_t n = recv(socket_.get(), to, bytes, 0);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EAGAIN) {
-        PHX_RETURN_IF_ERROR(Await(POLLIN));
-        continue;
-      }
-      if (n == 0) return Failed("the connection was closed");
-      if (n < 0) return Failed(Message(ErrnoStatus(errno, "recv")));
-      to += n;
-      bytes -= static_cast<uint64_t>(n);
+      const ChannelResult got = channel_->Read(to, bytes);
+      PHX_RETURN_IF_ERROR(AwaitAfter(got));
+      to += got.bytes;
+      bytes -= got.bytes;
     }
     return absl::OkStatus();
   }
 
   Status Failed(const std::string& why) {
-    socket_.Reset();
+    Hang();
     return absl::UnavailableError(fmt::format("{} port {}: {}", source_.address, source_.port, why));
   }
 
  private:
+  void Hang() {
+    channel_.reset();
+    socket_.Reset();
+  }
+
   Status Connect() {
+    PHX_RETURN_IF_ERROR(Reach());
+    StatusOr<ChannelKey> key = ChannelKey::Of(source_.key, ChannelEnd::kClient);
+    if (!key.ok()) return Failed(Message(key.status()));
+    StatusOr<SecureChannel> channel = key->Over(socket_.get());
+    if (!channel.ok()) return Failed(Message(channel.status()));
+    channel_ = *std::move(channel);
+    return absl::OkStatus();
+  }
+
+  Status Reach() {
     StatusOr<SocketAddress> parsed = ParseIp(source_.address);
     if (!parsed.ok()) return Failed(Message(parsed.status()));
     SocketAddress& address = *parsed;
@@ -84,16 +94,27 @@ class Reader {
 
   Status Send(std::string_view text) {
     while (!text.empty()) {
-      const ssize_t n = send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno == EAGAIN) {
-        PHX_RETURN_IF_ERROR(Await(POLLOUT));
-        continue;
-      }
-      if (n < 0) return Failed(Message(ErrnoStatus(errno, "send")));
-      text.remove_prefix(static_cast<size_t>(n));
+      const ChannelResult put = channel_->Write(text.data(), text.size());
+      PHX_RETURN_IF_ERROR(AwaitAfter(put));
+      text.remove_prefix(put.bytes);
     }
     return absl::OkStatus();
+  }
+
+  // What a call of the channel has come to: where it has done nothing yet it may be made again.
+  Status AwaitAfter(const ChannelResult& result) {
+    switch (result.state) {
+      case ChannelResult::State::kDone:
+        return absl::OkStatus();
+      case ChannelResult::State::kWantsRead:
+        return Await(POLLIN);
+      case ChannelResult::State::kWantsWrite:
+        return Await(POLLOUT);
+      case ChannelResult::State::kClosed:
+        return Failed("the connection was closed");
+      default:
+        return Failed(fmt::format("it does not believe this node ({})", result.why));
+    }
   }
 
   Status Await(short events) {
@@ -103,7 +124,7 @@ class Reader {
       ready = poll(watched, 2, static_cast<int>(kImageStallMs));
     } while (ready < 0 && errno == EINTR);
     if (watched[1].revents != 0) {
-      socket_.Reset();
+      Hang();
       return absl::CancelledError("the round is over");
     }
     if (ready < 0) return Failed(Message(ErrnoStatus(errno, "poll")));
@@ -114,6 +135,7 @@ class Reader {
   const ImageSource& source_;
   const int stop_fd_;
   Fd socket_;
+  std::optional<SecureChannel> channel_;  // over that
 };
 
 // What all readers of one image work on.

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -15,16 +14,15 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kRequestMagic = "PHXIMGRQ";
 constexpr std::string_view kAnswerMagic = "PHXIMGAN";
-constexpr size_t kKeyAt = 8;
-constexpr size_t kEpochAt = 40;
-constexpr size_t kStepAt = 48;
-constexpr size_t kBranchAt = 56;
-constexpr size_t kRankAt = 60;
-constexpr size_t kOffsetAt = 64;
-constexpr size_t kBytesAt = 72;
-constexpr size_t kDirBytesAt = 80;
-constexpr size_t kProvedAt = 84;
-constexpr size_t kCrcAt = 88;
+constexpr size_t kEpochAt = 8;
+constexpr size_t kStepAt = 16;
+constexpr size_t kBranchAt = 24;
+constexpr size_t kRankAt = 28;
+constexpr size_t kOffsetAt = 32;
+constexpr size_t kBytesAt = 40;
+constexpr size_t kDirBytesAt = 48;
+constexpr size_t kProvedAt = 52;
+constexpr size_t kCrcAt = 56;
 
 constexpr size_t kStatusAt = 8;
 constexpr size_t kImageCrcAt = 12;
@@ -52,7 +50,6 @@ uint32_t CrcOf(std::string_view request, std::string_view dir) {
 std::string FormatRequest(const ImageRequest& request) {
   std::string text(kRequestHeadBytes, '\0');
   kRequestMagic.copy(text.data(), kRequestMagic.size());
-  std::copy(request.key.begin(), request.key.end(), text.begin() + kKeyAt);
   Put(text, kEpochAt, request.image.save.epoch);
   Put(text, kStepAt, request.image.save.step);
   Put(text, kBranchAt, request.image.save.branch);
@@ -84,7 +81,6 @@ StatusOr<std::optional<ImageRequest>> ParseRequest(std::string_view arrived, siz
   if (proved > 1) return absl::InvalidArgumentError("the request wants what is not known here");
   ImageRequest request;
   request.proved = proved == 1;
-  std::copy_n(arrived.begin() + kKeyAt, kImageKeyBytes, request.key.begin());
   request.image.dir = dir;
   request.image.save = {Get<uint64_t>(arrived, kEpochAt), Get<int64_t>(arrived, kStepAt),
                         Get<uint32_t>(arrived, kBranchAt)};
@@ -93,13 +89,6 @@ StatusOr<std::optional<ImageRequest>> ParseRequest(std::string_view arrived, siz
   request.bytes = Get<uint64_t>(arrived, kBytesAt);
   *used = kRequestHeadBytes + dir_bytes;
   return request;
-}
-
-std::optional<ImageKey> KeyIn(std::string_view arrived) {
-  if (arrived.size() < kEpochAt) return std::nullopt;
-  ImageKey key;
-  std::copy_n(arrived.begin() + kKeyAt, key.size(), key.begin());
-  return key;
 }
 
 std::string FormatAnswer(const ImageAnswer& answer) {

@@ -13,13 +13,14 @@
 namespace phalanx::checkpoint {
 
 constexpr size_t kImageKeyBytes = 32;
-constexpr size_t kRequestHeadBytes = 92;
+constexpr size_t kRequestHeadBytes = 60;
 constexpr size_t kAnswerBytes = 32;
 constexpr size_t kProofBytes = 8;
 constexpr size_t kRequestDirMax = 4096;
 // Either side gives up a connection that has not moved for so long.
 constexpr int64_t kImageStallMs = 10'000;
 
+// By which a holder and its readers know each other (secure_channel.h).
 using ImageKey = std::array<uint8_t, kImageKeyBytes>;
 
 // Which image: of one save of a directory, a rank's own or, for kMainRank, that which all ranks of a node share.
@@ -31,7 +32,6 @@ struct ImageName {
 };
 
 struct ImageRequest {
-  ImageKey key{};
   ImageName image;
   uint64_t offset = 0;
   uint64_t bytes = 0;
@@ -55,9 +55,6 @@ std::string FormatRequest(const ImageRequest& request);
 // The request at the front of what has arrived; *used is its length then. Nothing where more is to come. The error says
 // what is wrong: nothing that follows can be read.
 StatusOr<std::optional<ImageRequest>> ParseRequest(std::string_view arrived, size_t* used);
-
-// The key that a request begins with, once that much of it has arrived.
-std::optional<ImageKey> KeyIn(std::string_view arrived);
 
 std::string FormatAnswer(const ImageAnswer& answer);
 // `text` has kAnswerBytes.

@@ -7,7 +7,6 @@ namespace {
 
 ImageRequest Request() {
   ImageRequest request;
-  request.key.fill(7);
   request.image = {"/data/run7", {3, -1, 2}, -1};
   request.offset = 5;
   request.bytes = uint64_t{1} << 40;
@@ -21,7 +20,6 @@ TEST(ImageRequest, ComesBack) {
   const auto parsed = ParseRequest(text, &used);
   ASSERT_TRUE(parsed.ok() && *parsed);
   EXPECT_EQ((*parsed)->image, Request().image);
-  EXPECT_EQ((*parsed)->key, Request().key);
   EXPECT_EQ((*parsed)->offset, 5u);
   EXPECT_EQ((*parsed)->bytes, uint64_t{1} << 40);
   EXPECT_TRUE((*parsed)->proved);

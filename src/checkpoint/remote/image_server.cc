@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,26 +26,19 @@ namespace {
 constexpr size_t kConnectionsMax = 512;
 // What one connection is sent before it is another's turn.
 constexpr uint64_t kTurnBytes = uint64_t{4} << 20;
-// What is read at once of an image whose bytes are proved.
+// What is read at once of an image.
 constexpr uint64_t kBlockBytes = uint64_t{256} << 10;
 
 // Where this process may open no further descriptor.
 constexpr int64_t kNoRoomMs = 1'000;
-
-// Takes as long wherever the two differ.
-bool IsSame(const ImageKey& one, const ImageKey& other) {
-  uint8_t differs = 0;
-  for (size_t i = 0; i < one.size(); ++i) differs |= one[i] ^ other[i];
-  return differs == 0;
-}
 
 }  // namespace
 
 // Of the server's thread, but for its making and its end.
 class ImageServer::Connections {
  public:
-  Connections(EventLoop& loop, const ImageKey& key, Fd listener)
-      : loop_(loop), key_(key), listener_(std::move(listener)) {
+  Connections(EventLoop& loop, ChannelKey key, Fd listener)
+      : loop_(loop), key_(std::move(key)), listener_(std::move(listener)) {
     Listen();
   }
 
@@ -66,15 +58,17 @@ class ImageServer::Connections {
     ImageName image;
     LentImage as;  // as it was lent when the answer began
     uint32_t crc32 = 0;
-    std::string block;  // what was read of the image and is to be sent
   };
   struct Connection {
     Fd socket;
+    std::optional<SecureChannel> channel;
     std::string arrived;
     std::string head;  // of the answer, what is left to be sent of it
     Fd file;
     off_t offset = 0;
-    uint64_t left = 0;  // of the image's bytes, to be sent
+    uint64_t left = 0;  // of the image's bytes, to be read
+    std::string block;  // what was read of them
+    size_t block_sent = 0;
     std::optional<Proved> proved;
     EventLoop::TimerId stall;
   };
@@ -93,8 +87,12 @@ class ImageServer::Connections {
       loop_.At(loop_.Now() + kNoRoomMs, [this] { Listen(); });
       return;
     }
+    StatusOr<SecureChannel> channel = key_.Over(socket.get());
+    if (!channel.ok()) return;  // no memory, and the caller asks another node
     const int fd = socket.get();
-    connections_[fd].socket = std::move(socket);
+    Connection& connection = connections_[fd];
+    connection.socket = std::move(socket);
+    connection.channel = *std::move(channel);
     if (connections_.size() >= kConnectionsMax) loop_.Unwatch(listener_.get());
     GiveTime(fd);
     Expect(fd, EPOLLIN);
@@ -142,11 +140,10 @@ class ImageServer::Connections {
 
   Turn Advance(Connection& connection, uint64_t* sent) {
     if (!connection.head.empty()) return SendHead(connection);
-    if (connection.proved) return SendProved(connection, sent);
-    if (connection.left > 0) return SendImage(connection, sent);
+    if (connection.block_sent < connection.block.size()) return SendBlock(connection, sent);
+    if (connection.left > 0) return ReadBlock(connection) ? Turn::kGoesOn : Turn::kOver;
+    if (connection.proved) return Prove(connection);
     connection.file.Reset();
-    const std::optional<ImageKey> key = KeyIn(connection.arrived);
-    if (key && !IsSame(*key, key_)) return Turn::kOver;
     size_t used = 0;
     const StatusOr<std::optional<ImageRequest>> request = ParseRequest(connection.arrived, &used);
     if (!request.ok()) return Turn::kOver;
@@ -158,12 +155,9 @@ class ImageServer::Connections {
 
   Turn Receive(Connection& connection) {
     char bytes[kRequestHeadBytes + kRequestDirMax];
-    const ssize_t n = recv(connection.socket.get(), bytes, sizeof bytes, 0);
-    if (n < 0 && errno == EINTR) return Turn::kGoesOn;
-    if (n < 0 && errno == EAGAIN) return Turn::kWaitsToRead;
-    if (n <= 0) return Turn::kOver;
-    connection.arrived.append(bytes, static_cast<size_t>(n));
-    return Turn::kGoesOn;
+    const ChannelResult got = connection.channel->Read(bytes, sizeof bytes);
+    connection.arrived.append(bytes, got.bytes);
+    return TurnAfter(got);
   }
 
   void Begin(Connection& connection, const ImageRequest& request, uint64_t* sent) {
@@ -176,7 +170,7 @@ class ImageServer::Connections {
         answer = {true, image.crc32, image.bytes, std::min(request.bytes, image.bytes - request.offset)};
         connection.offset = static_cast<off_t>(request.offset);
         connection.left = answer.bytes;
-        if (request.proved) connection.proved = Proved{request.image, image, 0, {}};
+        if (request.proved) connection.proved = Proved{request.image, image, 0};
       }
     }
     connection.head = FormatAnswer(answer);
@@ -189,64 +183,63 @@ class ImageServer::Connections {
     return lent == images_.end() ? std::nullopt : std::optional(lent->second);
   }
 
-  // Read here, since the CRC is wanted. Whoever writes over an image has it withdrawn before: while it is not, what was
-  // read is of it.
-  Turn SendProved(Connection& connection, uint64_t* sent) {
-    Proved& proved = *connection.proved;
-    if (proved.block.empty() && connection.left == 0) {
-      connection.head = FormatProof({proved.crc32, Find(proved.image) == proved.as});
-      connection.proved.reset();
-      return Turn::kGoesOn;
+  static Turn TurnAfter(const ChannelResult& result) {
+    switch (result.state) {
+      case ChannelResult::State::kDone:
+        return Turn::kGoesOn;
+      case ChannelResult::State::kWantsRead:
+        return Turn::kWaitsToRead;
+      case ChannelResult::State::kWantsWrite:
+        return Turn::kWaitsToWrite;
+      default:
+        return Turn::kOver;
     }
-    if (proved.block.empty() && !ReadBlock(connection, proved)) return Turn::kOver;
-    const ssize_t n = send(connection.socket.get(), proved.block.data(), proved.block.size(), MSG_NOSIGNAL | MSG_MORE);
-    if (n < 0 && errno == EINTR) return Turn::kGoesOn;
-    if (n < 0 && errno == EAGAIN) return Turn::kWaitsToWrite;
-    if (n < 0) return Turn::kOver;
-    proved.block.erase(0, static_cast<size_t>(n));
-    *sent += static_cast<uint64_t>(n);
-    return Turn::kGoesOn;
   }
 
   // False where somebody has cut the file.
-  static bool ReadBlock(Connection& connection, Proved& proved) {
-    proved.block.resize(std::min(connection.left, kBlockBytes));
+  static bool ReadBlock(Connection& connection) {
+    std::string& block = connection.block;
+    block.resize(std::min(connection.left, kBlockBytes));
+    connection.block_sent = 0;
     ssize_t n = 0;
     do {
-      n = pread(connection.file.get(), proved.block.data(), proved.block.size(), connection.offset);
+      n = pread(connection.file.get(), block.data(), block.size(), connection.offset);
     } while (n < 0 && errno == EINTR);
+    block.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
     if (n <= 0) return false;
-    proved.block.resize(static_cast<size_t>(n));
-    proved.crc32 = Crc32(proved.crc32, proved.block.data(), proved.block.size());
+    if (connection.proved) {
+      connection.proved->crc32 = Crc32(connection.proved->crc32, block.data(), block.size());
+    }
     connection.offset += n;
     connection.left -= static_cast<uint64_t>(n);
     return true;
   }
 
-  static Turn SendHead(Connection& connection) {
-    const int more = connection.left > 0 ? MSG_MORE : 0;
-    const ssize_t n =
-        send(connection.socket.get(), connection.head.data(), connection.head.size(), MSG_NOSIGNAL | more);
-    if (n < 0 && errno == EINTR) return Turn::kGoesOn;
-    if (n < 0 && errno == EAGAIN) return Turn::kWaitsToWrite;
-    if (n < 0) return Turn::kOver;
-    connection.head.erase(0, static_cast<size_t>(n));
+  static Turn SendBlock(Connection& connection, uint64_t* sent) {
+    const std::string& block = connection.block;
+    const ChannelResult put =
+        connection.channel->Write(block.data() + connection.block_sent, block.size() - connection.block_sent);
+    connection.block_sent += put.bytes;
+    *sent += put.bytes;
+    return TurnAfter(put);
+  }
+
+  // Whoever writes over an image has it withdrawn before: while it is not, what was read is of it.
+  Turn Prove(Connection& connection) {
+    const Proved& proved = *connection.proved;
+    connection.head = FormatProof({proved.crc32, Find(proved.image) == proved.as});
+    connection.proved.reset();
     return Turn::kGoesOn;
   }
 
-  static Turn SendImage(Connection& connection, uint64_t* sent) {
-    const ssize_t n = sendfile(connection.socket.get(), connection.file.get(), &connection.offset,
-                               std::min(connection.left, kTurnBytes));
-    if (n < 0 && errno == EINTR) return Turn::kGoesOn;
-    if (n < 0 && errno == EAGAIN) return Turn::kWaitsToWrite;
-    if (n <= 0) return Turn::kOver;  // a file that somebody has cut ends it, too
-    connection.left -= static_cast<uint64_t>(n);
-    *sent += static_cast<uint64_t>(n);
-    return Turn::kGoesOn;
+  static Turn SendHead(Connection& connection) {
+    const ChannelResult put = connection.channel->Write(connection.head.data(), connection.head.size());
+    connection.head.erase(0, put.bytes);
+    return TurnAfter(put);
   }
 
   EventLoop& loop_;
-  const ImageKey key_;
+  const ChannelKey key_;
   const Fd listener_;
   std::mutex mutex_;
   LentImages images_;                      // guarded by `mutex_`
@@ -270,13 +263,16 @@ StatusOr<std::unique_ptr<ImageServer>> ImageServer::Start(const std::string& add
   if (getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) {
     return ErrnoStatus(errno, "making a key for images");
   }
-  std::unique_ptr<ImageServer> server(new ImageServer(std::move(listener), at.port(), key));
+  PHX_ASSIGN_OR_RETURN(ChannelKey channels, ChannelKey::Of(key, ChannelEnd::kServer));
+  std::unique_ptr<ImageServer> server(new ImageServer(std::move(listener), at.port(), key, std::move(channels)));
   PHX_ASSIGN_OR_RETURN(server->thread_, StartThread([loop = &server->loop_] { loop->Run(); }));
   return server;
 }
 
-ImageServer::ImageServer(Fd listener, uint16_t port, const ImageKey& key)
-    : port_(port), key_(key), connections_(std::make_unique<Connections>(loop_, key, std::move(listener))) {}
+ImageServer::ImageServer(Fd listener, uint16_t port, const ImageKey& key, ChannelKey channels)
+    : port_(port),
+      key_(key),
+      connections_(std::make_unique<Connections>(loop_, std::move(channels), std::move(listener))) {}
 
 ImageServer::~ImageServer() {
   if (!thread_.joinable()) return;

@@ -13,6 +13,7 @@
 #include "base/fd.h"
 #include "base/status.h"
 #include "checkpoint/remote/image_request.h"
+#include "checkpoint/remote/secure_channel.h"
 
 namespace phalanx::checkpoint {
 
@@ -52,7 +53,7 @@ class ImageServer {
  private:
   class Connections;
 
-  ImageServer(Fd listener, uint16_t port, const ImageKey& key);
+  ImageServer(Fd listener, uint16_t port, const ImageKey& key, ChannelKey channels);
 
   const uint16_t port_;
   const ImageKey key_;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,7 +11,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/crc/crc32.h"
@@ -58,10 +61,57 @@ class ImageServerTest : public testing::Test {
     return FetchImage(image, sources, to_, UINT64_MAX, stop_.get());
   }
 
+  // A port at which readers come to the node, and `heard_` keeps what is said, until relay_stop_ can be read.
+  uint16_t Relay(const ImageServer& node) {
+    SocketAddress address = *ParseIp(kHere);
+    relay_listener_.Reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(bind(relay_listener_.get(), address.get(), address.length), 0);
+    EXPECT_EQ(listen(relay_listener_.get(), 8), 0);
+    socklen_t length = address.length;
+    getsockname(relay_listener_.get(), address.get(), &length);
+    relay_ = std::thread([this, to = node.port()] { PassOn(to); });
+    return address.port();
+  }
+
+  void PassOn(uint16_t to) {
+    std::map<int, Fd> other;  // by the one that is read
+    const auto accept_one = [&] {
+      Fd near(accept4(relay_listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      Fd far(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      SocketAddress address = *ParseIp(kHere);
+      address.set_port(to);
+      if (connect(far.get(), address.get(), address.length) != 0) return;
+      const int near_fd = near.get(), far_fd = far.get();
+      other.emplace(near_fd, std::move(far));
+      other.emplace(far_fd, std::move(near));
+    };
+    while (true) {
+      std::vector<pollfd> watched = {{relay_listener_.get(), POLLIN, 0}, {relay_stop_.get(), POLLIN, 0}};
+      for (const auto& [fd, to_fd] : other) watched.push_back({fd, POLLIN, 0});
+      poll(watched.data(), watched.size(), -1);
+      if (watched[1].revents != 0) return;
+      if (watched[0].revents != 0) accept_one();
+      for (size_t i = 2; i < watched.size(); ++i) {
+        if (watched[i].revents == 0 || !other.contains(watched[i].fd)) continue;
+        char bytes[1 << 16];
+        const ssize_t n = recv(watched[i].fd, bytes, sizeof bytes, 0);
+        if (n > 0) heard_.append(bytes, static_cast<size_t>(n));
+        const int far = other.at(watched[i].fd).get();
+        if (n > 0 && send(far, bytes, static_cast<size_t>(n), MSG_NOSIGNAL) == n) continue;
+        other.erase(watched[i].fd);  // closes the other one
+        other.erase(far);
+      }
+    }
+  }
+
   inline static const ImageName kImage = {"/data/run7", {3, 100, 0}, -1};
   TestFolder folder_;
   const std::string to_ = folder_.path() + "/fetched";
   const Fd stop_{eventfd(0, EFD_CLOEXEC)};
+  Fd relay_listener_;
+  const Fd relay_stop_{eventfd(0, EFD_CLOEXEC)};
+  std::thread relay_;
+  std::string heard_;  // until relay_ has ended, of that thread
   int nodes_ = 0;
 };
 
@@ -126,7 +176,34 @@ TEST_F(ImageServerTest, AnswersNobodyElse) {
   const auto node = Node(Bytes(10));
   ImageSource other = SourceOf(*node);
   other.key[31] ^= 1;
-  EXPECT_THAT(Message(Fetch({other})), HasSubstr("the connection was closed"));
+  EXPECT_THAT(Message(Fetch({other})), HasSubstr("it does not believe this node"));
+}
+
+// What both ends hold comes over the wire as nothing that anybody can read.
+TEST_F(ImageServerTest, NothingIsSaidInClear) {
+  const std::string bytes(1 << 20, 'w');
+  const auto node = Node(bytes);
+  ImageSource through = SourceOf(*node);
+  through.port = Relay(*node);
+  const Status fetched = Fetch({through});
+  const uint64_t one = 1;
+  ASSERT_EQ(write(relay_stop_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+  relay_.join();
+  ASSERT_TRUE(fetched.ok()) << Message(fetched);
+  EXPECT_EQ(Text(to_), bytes);
+  ASSERT_GT(heard_.size(), bytes.size());
+  EXPECT_EQ(heard_.find(std::string(16, 'w')), std::string::npos);
+  EXPECT_EQ(heard_.find(kImage.dir), std::string::npos);
+  const std::string key(node->key().begin(), node->key().end());
+  EXPECT_EQ(heard_.find(key.substr(0, 8)), std::string::npos);
+}
+
+// A holder that has not the key cannot give out weights as its own.
+TEST_F(ImageServerTest, NobodyElseIsBelieved) {
+  const auto liar = Node(Bytes(10)), honest = Node(Bytes(20));
+  ImageSource claimed = SourceOf(*liar);
+  claimed.key = honest->key();
+  EXPECT_FALSE(Fetch({claimed}).ok());
 }
 
 TEST_F(ImageServerTest, AnImageThatIsWrittenOverIsNotTaken) {
@@ -177,17 +254,18 @@ TEST_F(ImageServerTest, APartIsTakenOnlyWhileTheImageIsLent) {
   SocketAddress address = *ParseIp(kHere);
   address.set_port(node->port());
   ASSERT_EQ(connect(reader.get(), address.get(), address.length), 0);
-  const std::string request = FormatRequest({node->key(), kImage, 0, bytes.size(), true});
-  ASSERT_EQ(send(reader.get(), request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  SecureChannel channel = *ChannelKey::Of(node->key(), ChannelEnd::kClient)->Over(reader.get());  // it blocks
+  const std::string request = FormatRequest({kImage, 0, bytes.size(), true});
+  ASSERT_EQ(channel.Write(request.data(), request.size()).bytes, request.size());
   std::string got(kAnswerBytes, '\0');
-  ASSERT_EQ(recv(reader.get(), got.data(), got.size(), MSG_WAITALL), static_cast<ssize_t>(got.size()));
+  ASSERT_EQ(channel.Read(got.data(), got.size()).bytes, got.size());
   EXPECT_EQ(ParseAnswer(got)->bytes, bytes.size());
   node->Withdraw(kImage.dir);  // most of it is still to be read
   got.resize(bytes.size() + kProofBytes);
   for (size_t done = 0; done < got.size();) {
-    const ssize_t n = recv(reader.get(), got.data() + done, got.size() - done, 0);
-    ASSERT_GT(n, 0);
-    done += static_cast<size_t>(n);
+    const size_t n = channel.Read(got.data() + done, got.size() - done).bytes;
+    ASSERT_GT(n, 0u);
+    done += n;
   }
   const ImageProof proof = ParseProof(std::string_view(got).substr(bytes.size()));
   EXPECT_FALSE(proof.still_lent);
