@@ -73,6 +73,22 @@ struct MasterFlags {
   bool verbose = false;
 };
 
+void DeclareWaits(CLI::App& app, MasterFlags& f) {
+  app.add_option("--hang-timeout", f.hang_timeout_s,
+                 "seconds without a step that end a round, as a failure does; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--lease", f.lease_s, "seconds that a silent node is believed; 0: 3, and longer in a large job")
+      ->check(CLI::Range(0, 86'400))
+      ->capture_default_str();
+  app.add_option(
+         "--await-platform", f.await_platform_s,
+         "seconds that a round waits for what Kubernetes' operator has to say first: who goes, and where nodes are")
+      ->check(CLI::Range(0, 3'600))
+      ->envname("PHALANX_AWAIT_PLATFORM")  // masters before this one start with it all the same
+      ->capture_default_str();
+}
+
 void DeclareChecks(CLI::App& app, MasterFlags& f) {
   app.add_option("--precheck", f.precheck,
                  "check nodes before they train: 1: alone and in pairs, 2: also all together; 0: not at all")
@@ -112,18 +128,7 @@ void Declare(CLI::App& app, MasterFlags& f) {
                  "lives in a row that go on from a save and fail without a step before an older one is tried; 0: never")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--hang-timeout", f.hang_timeout_s,
-                 "seconds without a step that end a round, as a failure does; 0: never")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--lease", f.lease_s, "seconds that a silent node is believed; 0: 3, and longer in a large job")
-      ->check(CLI::Range(0, 86'400))
-      ->capture_default_str();
-  app.add_option(
-         "--await-platform", f.await_platform_s,
-         "seconds that a round waits for what Kubernetes' operator has to say first: who goes, and where nodes are")
-      ->check(CLI::Range(0, 3'600))
-      ->capture_default_str();
+  DeclareWaits(app, f);
   DeclareChecks(app, f);
   app.add_flag("--retry-same-error", f.retries_same_error,
                "restart also behind a mistake in the program that has come twice without a step between");

@@ -76,6 +76,8 @@ type ExcludedNode struct {
 	Name   string      `json:"name"`
 	Until  metav1.Time `json:"until"`
 	Reason string      `json:"reason"`
+	// Refused: it has refused pods, and nobody says that it is bad.
+	Refused bool `json:"refused,omitempty"`
 }
 
 // JobStatus has the fields of DLRover's status.status.

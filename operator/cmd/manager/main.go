@@ -91,7 +91,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	settings.Self.Epoch = manager.Epoch(built.GetAPIReader(), options)
+	settings.Self.Turn = manager.Turn(built.GetAPIReader(), options)
 	if err := keeper.Setup(built, settings.Workers); err != nil {
 		return err
 	}

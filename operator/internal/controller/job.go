@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,6 +102,7 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 		}
 	}
 	plan.lives = !isOver && plan.finish == nil
+	plan.blocked = slices.ContainsFunc(before.pods, func(pod engine.Pod) bool { return pod.Blocked.Reason != "" })
 	failure := errors.Join(noToken, r.carryOut(ctx, job, plan))
 	after, err := r.observe(ctx, job, r.now(), asked)
 	if err != nil {
@@ -122,6 +124,7 @@ func (r *JobReconciler) reconcile(ctx context.Context, job *v1alpha1.ElasticJob,
 // plan is what the engine wants, by what carries it out.
 type plan struct {
 	lives   bool // the job is to have pods
+	blocked bool // one of them cannot start
 	finish  *engine.Finish
 	drains  []engine.Drain
 	blames  bool // a node: that is kept before the pod that shows it goes
@@ -171,12 +174,12 @@ func (r *JobReconciler) carryOut(ctx context.Context, job *v1alpha1.ElasticJob, 
 		plan.creates = nil // they would find another master, or none
 	}
 	r.announce(job, plan)
-	if len(plan.deletes)+len(plan.creates) == 0 {
-		return noService
-	}
 	var noToken error
-	if len(plan.creates) > 0 {
+	if plan.lives && (len(plan.creates) > 0 || plan.blocked) {
 		noToken = r.keepToken(ctx, job)
+	}
+	if len(plan.deletes)+len(plan.creates) == 0 {
+		return errors.Join(noService, noToken)
 	}
 	first := 1
 	if r.ledger.trusts(job.UID) {
@@ -202,6 +205,7 @@ func (r *JobReconciler) create(ctx context.Context, job *v1alpha1.ElasticJob, cr
 	err := r.client.Create(ctx, pod)
 	if err == nil {
 		r.ledger.created(job.UID, pod, r.now())
+		r.warn(job, create)
 		return nil
 	}
 	if !certain(err) {
@@ -328,7 +332,6 @@ func (r *JobReconciler) announce(job *v1alpha1.ElasticJob, plan plan) {
 	var first string
 	for _, create := range plan.creates {
 		if create.Reason == "" {
-			r.warn(job, create)
 			continue
 		}
 		line := elasticjob.DescribeCreate(job, create)

@@ -62,8 +62,11 @@ func (r *JobReconciler) keepToken(ctx context.Context, job *v1alpha1.ElasticJob)
 	}
 	key := types.NamespacedName{Namespace: job.Namespace, Name: elasticjob.TokenSecret(job.Name)}
 	err := r.server.Get(ctx, key, &corev1.Secret{})
+	if err == nil {
+		return nil
+	}
 	if !apierrors.IsNotFound(err) {
-		return err
+		return trouble{"TokenUnusable", fmt.Errorf("the job's token, secret %s: %w", key.Name, err)}
 	}
 	log.FromContext(ctx).Info("putting the job's token back", "secret", key.String())
 	if err := r.client.Create(ctx, elasticjob.Token(job, token)); err != nil && !apierrors.IsAlreadyExists(err) {

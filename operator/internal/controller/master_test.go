@@ -190,6 +190,30 @@ func TestASecretThatIsDeletedUnderAJobIsPutBack(t *testing.T) {
 	}
 }
 
+// A pod that was there already and waits for the secret gets it as well.
+func TestASecretThatAPodWaitsForIsPutBack(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
+	c.sync()
+	before := c.secret()
+	if err := c.server.Delete(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	pod := c.pods()["job-edljob-worker-1"]
+	pod.Status.Phase = corev1.PodPending
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: "secret not found"},
+	}}}
+	if err := c.server.Status().Update(t.Context(), &pod); err != nil {
+		t.Fatal(err)
+	}
+	c.sync()
+	c.mustReconcile()
+	if token := string(c.secret().Data[elasticjob.TokenKey]); token != string(before.Data[elasticjob.TokenKey]) {
+		t.Errorf("the token is %q", token)
+	}
+}
+
 // What DLRover would heed and has no effect here is said once.
 func TestAnnotationsWithoutEffectAreAnEvent(t *testing.T) {
 	c := newCluster(t, 1)

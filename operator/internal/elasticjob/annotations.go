@@ -9,8 +9,8 @@ import (
 	"phalanx/operator/api/v1alpha1"
 )
 
-// unheeded are annotations that DLRover's operator hands to its master as flags: what to do here instead, and the values
-// that ask for nothing else.
+// unheeded are annotations that DLRover's operator hands to its master as flags: what to do here instead, and the
+// values that ask for nothing else.
 var unheeded = map[string]struct {
 	instead  string
 	harmless []string

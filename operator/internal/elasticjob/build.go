@@ -108,6 +108,7 @@ func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 		{Name: "JOB_UID", Value: string(job.UID)},
 		{Name: "NODE_NUM", Value: text(replicas(job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker]))},
 		{Name: "MASTER_EPOCH", Value: text(create.ID)},
+		{Name: "PHALANX_AWAIT_PLATFORM", Value: "10"}, // seconds; a flag would end masters before it
 		tokenEnv(job),
 	}
 	for i := range pod.Spec.Containers {

@@ -28,7 +28,7 @@ func ownMaster(image string) corev1.PodSpec {
 			Image: image,
 			Command: []string{
 				"phalanx-master", "--host=$(POD_IP)", "--port=50001", "--spec-from-hello", "--resume",
-				"--await-platform=10", "--state-dir=" + state + "/job",
+				"--state-dir=" + state + "/job",
 			},
 			Ports:        []corev1.ContainerPort{{Name: "grpc", ContainerPort: MasterPort}},
 			VolumeMounts: []corev1.VolumeMount{{Name: "state", MountPath: state}},

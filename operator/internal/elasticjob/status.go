@@ -26,7 +26,7 @@ func Memory(status *v1alpha1.ElasticJobStatus) engine.Memory {
 		memory.Ranks[key] = engine.RankMemory{Ends: engine.CountsOf(rank.Ends), LastID: rank.LastID}
 	}
 	for _, node := range status.ExcludedNodes {
-		exclusion := engine.Exclusion{Host: node.Name, Until: node.Until.Time, Reason: node.Reason}
+		exclusion := engine.Exclusion{Host: node.Name, Until: node.Until.Time, Reason: node.Reason, Refused: node.Refused}
 		memory.Excluded = append(memory.Excluded, exclusion)
 	}
 	for _, kind := range []string{v1alpha1.ConditionSucceeded, v1alpha1.ConditionFailed} {
@@ -193,7 +193,7 @@ func remember(status *v1alpha1.ElasticJobStatus, memory engine.Memory) {
 	status.ExcludedNodes = nil
 	for _, host := range memory.Excluded {
 		status.ExcludedNodes = append(status.ExcludedNodes, v1alpha1.ExcludedNode{
-			Name: host.Host, Until: metav1.NewTime(host.Until), Reason: host.Reason,
+			Name: host.Host, Until: metav1.NewTime(host.Until), Reason: host.Reason, Refused: host.Refused,
 		})
 	}
 }

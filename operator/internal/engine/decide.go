@@ -54,10 +54,12 @@ type Policy struct {
 	// RetryMin is how long a rank waits for its next pod when one has failed that had not begun; for each further one
 	// twice as long, up to RetryMax. A node that refuses pods would else be sent new ones without end.
 	RetryMin, RetryMax time.Duration
-	// Refusals is how many pods in a row of one rank a host refuses before the job avoids it, for RefusedFor.
-	Refusals   int
-	RefusedFor time.Duration
-	KeptFailed int // pods of a rank that have failed and stay for their logs, the newest ones
+	// Refusals is how many pods in a row of one rank a host refuses, over RefusedOver at least, before the job avoids it
+	// for RefusedFor: a kubelet that has just begun, or has no room for a moment, is none such.
+	Refusals    int32
+	RefusedOver time.Duration
+	RefusedFor  time.Duration
+	KeptFailed  int // pods of a rank that have failed and stay for their logs, the newest ones
 }
 
 // DefaultPolicy is that of the operator where nothing else is said.
@@ -72,6 +74,7 @@ func DefaultPolicy() Policy {
 		RetryMin:     time.Second,
 		RetryMax:     5 * time.Minute,
 		Refusals:     3,
+		RefusedOver:  30 * time.Second,
 		RefusedFor:   30 * time.Minute,
 		KeptFailed:   3,
 	}

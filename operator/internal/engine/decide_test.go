@@ -399,19 +399,24 @@ func TestAPodThatHadNotBegunIsReplacedLater(t *testing.T) {
 	}
 }
 
-// Of the pods that have failed some stay, for their logs, and not all for ever.
 // A kubelet that refuses one pod after the other is left alone for a while.
 func TestANodeThatRefusesPodsIsAvoided(t *testing.T) {
 	refused := func(number int32, host string) Pod {
-		return podOf(0, id(number), refusedAt(noon.Add(time.Duration(number)*time.Second), number), onHost(host),
+		return podOf(0, id(number), refusedAt(noon.Add(time.Duration(number)*20*time.Second), number), onHost(host),
 			func(p *Pod) { p.End.Refused = true })
 	}
 	preempted := podOf(0, id(2), refusedAt(noon, 2), onHost("full"))
+	quick, later := refused(2, "full"), refused(2, "full")
+	quick.End.At = noon.Add(21 * time.Second)
+	later.Unbegun = 0
 	cases := map[string]struct {
 		pods []Pod
 		want []string
 	}{
 		"three in a row":     {[]Pod{refused(0, "full"), refused(1, "full"), refused(2, "full")}, []string{"full"}},
+		"within seconds":     {[]Pod{refused(0, "full"), refused(1, "full"), quick}, nil},
+		"one began between":  {[]Pod{refused(0, "full"), refused(1, "full"), later}, nil},
+		"one runs since":     {[]Pod{refused(0, "full"), refused(1, "full"), refused(2, "full"), podOf(0, id(3))}, nil},
 		"two":                {[]Pod{refused(0, "full"), refused(1, "full")}, nil},
 		"one of another":     {[]Pod{refused(0, "full"), refused(1, "other"), refused(2, "full")}, nil},
 		"the last preempted": {[]Pod{refused(0, "full"), refused(1, "full"), preempted}, nil},
@@ -438,6 +443,7 @@ func TestANodeThatRefusesPodsIsAvoided(t *testing.T) {
 	}
 }
 
+// Of the pods that have failed some stay, for their logs, and not all for ever.
 func TestOldFailedPodsGo(t *testing.T) {
 	pods := []Pod{podOf(0, master), podOf(0, id(9))}
 	for number := range int32(5) {

@@ -39,6 +39,8 @@ type Exclusion struct {
 	Host   string
 	Until  time.Time
 	Reason string
+	// Refused: the host is avoided as it refuses pods, and nobody says that it is bad.
+	Refused bool
 }
 
 // Outcome is how a job has ended.
@@ -110,25 +112,28 @@ func foldStarted(memory *Memory, role Role, pods []Pod, suspended bool) {
 func refusing(pods []Pod, policy Policy) []Exclusion {
 	byRank := map[RankKey][]*Pod{}
 	for i := range pods {
-		if pods[i].State == Failed {
-			key := RankKey{pods[i].Role, pods[i].Rank}
-			byRank[key] = append(byRank[key], &pods[i])
-		}
+		key := RankKey{pods[i].Role, pods[i].Rank}
+		byRank[key] = append(byRank[key], &pods[i])
 	}
 	var hosts []Exclusion
-	for _, failed := range byRank {
-		slices.SortFunc(failed, func(a, b *Pod) int { return cmp.Compare(b.ID, a.ID) })
-		newest := failed[0]
-		row := 0
-		for row < len(failed) && failed[row].End.Refused && failed[row].Host == newest.Host {
+	for _, all := range byRank {
+		slices.SortFunc(all, func(a, b *Pod) int { return cmp.Compare(b.ID, a.ID) })
+		newest, oldest, row := all[0], all[0], int32(0)
+		for _, pod := range all {
+			if pod.State != Failed || !pod.End.Refused || pod.Host != newest.Host {
+				break
+			}
+			oldest = pod
 			row++
 		}
-		if row >= policy.Refusals && newest.Host != "" {
-			hosts = append(hosts, Exclusion{
-				Host: newest.Host, Until: newest.End.At.Add(policy.RefusedFor),
-				Reason: fmt.Sprintf("%s: refused by the node, as %d before it: %s", newest.Name, row-1, newest.End.Disruption),
-			})
+		row = min(row, newest.Unbegun+1) // others may have begun between, and be gone
+		if row < policy.Refusals || newest.Host == "" || newest.End.At.Sub(oldest.End.At) < policy.RefusedOver {
+			continue
 		}
+		hosts = append(hosts, Exclusion{
+			Host: newest.Host, Until: newest.End.At.Add(policy.RefusedFor), Refused: true,
+			Reason: fmt.Sprintf("%s: refused by the node, as %d before it: %s", newest.Name, row-1, newest.End.Disruption),
+		})
 	}
 	return hosts
 }

@@ -25,12 +25,16 @@ type Master struct {
 	Token   string
 }
 
+// Turn is which of the operators that go by one lease this one is.
+type Turn struct {
+	Lease string // its uid; empty: there is none
+	Epoch uint64 // grows from one to the next
+}
+
 // Self is what the operator says of itself.
 type Self struct {
 	Version string
-	// Epoch grows from one operator to the next, as its lease does; 0: nobody counts them. It is asked before each dial.
-	// nil: it is 0.
-	Epoch func(ctx context.Context) (uint64, error)
+	Turn    func(ctx context.Context) (Turn, error) // it is asked before each dial; nil: there is no lease
 	// instance is random, new with each process: whose numbers facts have.
 	instance string
 }
@@ -63,6 +67,7 @@ type entry struct {
 	wished   chan struct{}              // holds one token: wish or facts are new
 	facts    []*platformpb.PlatformFact // of which no master has said that it has them, in their order
 	lastFact uint64                     // its number
+	sentFact uint64                     // the last that the stream has sent
 	view     *platformpb.JobView        // nil: the master is not there
 	current  uint64                     // generation of wish
 	stepped  time.Time                  // when changed was called last
@@ -223,7 +228,7 @@ func sameView(a, b *platformpb.JobView) bool {
 	}
 	one, other := proto.CloneOf(a), proto.CloneOf(b)
 	one.Step, other.Step = nil, nil
-	one.Facts, other.Facts = 0, 0
+	one.Facts, other.Facts = nil, nil
 	return proto.Equal(one, other)
 }
 
@@ -255,6 +260,7 @@ func (l *Links) takeWish(e *entry, told uint64) *platformpb.PlatformView {
 func (l *Links) factsBehind(e *entry, sent uint64) []*platformpb.PlatformFact {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	e.sentFact = sent
 	first, _ := slices.BinarySearchFunc(e.facts, sent+1, byNumber)
 	return slices.Clone(e.facts[first:])
 }
@@ -272,7 +278,11 @@ func (l *Links) heard(e *entry, view *platformpb.JobView) {
 		e.stepped = e.happened
 	}
 	e.view = view
-	has, _ := slices.BinarySearchFunc(e.facts, view.GetFacts()+1, byNumber)
+	taken := view.GetFacts()
+	if view != nil && view.Facts == nil {
+		taken = e.sentFact // a master that does not count them: what was sent is all that is known
+	}
+	has, _ := slices.BinarySearchFunc(e.facts, taken+1, byNumber)
 	e.facts = e.facts[has:]
 	l.mu.Unlock()
 	if changed {

@@ -64,9 +64,9 @@ func withoutNumbers(text string) string {
 
 // try dials once: a connection, and a stream over it until it ends. attached: the master has answered.
 func (l *Links) try(ctx context.Context, e *entry) (attached bool, err error) {
-	epoch := uint64(0)
-	if l.self.Epoch != nil {
-		if epoch, err = l.self.Epoch(ctx); err != nil {
+	var turn Turn
+	if l.self.Turn != nil {
+		if turn, err = l.self.Turn(ctx); err != nil {
 			return false, fmt.Errorf("which operator this is: %w", err)
 		}
 	}
@@ -75,12 +75,13 @@ func (l *Links) try(ctx context.Context, e *entry) (attached bool, err error) {
 		return false, err
 	}
 	defer connection.Close()
-	return l.attach(ctx, e, connection, epoch)
+	return l.attach(ctx, e, connection, turn)
 }
 
-func (l *Links) hello(epoch uint64) *platformpb.PlatformHello {
+func (l *Links) hello(turn Turn) *platformpb.PlatformHello {
 	return &platformpb.PlatformHello{
-		Platform: "kubernetes", SoftwareVersion: l.self.Version, Instance: l.self.instance, Epoch: epoch,
+		Platform: "kubernetes", SoftwareVersion: l.self.Version, Instance: l.self.instance, Epoch: turn.Epoch,
+		Lease: turn.Lease,
 	}
 }
 
@@ -134,7 +135,7 @@ func (l *Links) credentialsOf(ctx context.Context, token string) (credentials.Tr
 }
 
 // attach is one stream over a connection. attached: the master has answered.
-func (l *Links) attach(ctx context.Context, e *entry, over net.Conn, epoch uint64) (attached bool, err error) {
+func (l *Links) attach(ctx context.Context, e *entry, over net.Conn, turn Turn) (attached bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	connection, err := grpc.NewClient("passthrough:///"+e.master.Address, grpc.WithTransportCredentials(e.transport),
@@ -150,7 +151,7 @@ func (l *Links) attach(ctx context.Context, e *entry, over net.Conn, epoch uint6
 	if err != nil {
 		return false, err
 	}
-	hello := &platformpb.PlatformMessage{Body: &platformpb.PlatformMessage_Hello{Hello: l.hello(epoch)}}
+	hello := &platformpb.PlatformMessage{Body: &platformpb.PlatformMessage_Hello{Hello: l.hello(turn)}}
 	if err := stream.SendMsg(hello); err != nil {
 		return false, reason(stream, err)
 	}

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -106,7 +107,7 @@ func (a attached) greet() error {
 	if err := a.RecvMsg(&platformpb.PlatformMessage{}); err != nil {
 		return err
 	}
-	return a.SendMsg(&platformpb.JobView{Phase: "running"})
+	return a.SendMsg(&platformpb.JobView{Phase: "running", Facts: proto.Uint64(0)})
 }
 
 // hear keeps facts until the stream ends, or it has heard so many messages.
@@ -194,7 +195,7 @@ func TestFactsAreGivenBackInTheirOrder(t *testing.T) {
 	if err == nil || sent != 10 {
 		t.Fatalf("the stream has sent %d: %v", sent, err)
 	}
-	l.heard(e, &platformpb.JobView{Facts: 7}) // the others were on their way when it broke
+	l.heard(e, &platformpb.JobView{Facts: proto.Uint64(7)}) // the others were on their way when it broke
 	want = append(want, report(l, 30, 20)...)
 	if sent, err = l.sendFacts(e, second, 0); err != nil || sent != 50 {
 		t.Fatalf("the stream has sent %d: %v", sent, err)
@@ -225,7 +226,7 @@ func TestFactsAreSaidUntilTheMasterHasThem(t *testing.T) {
 				if err := a.hear(4); err != nil { // a wish and three facts
 					return err
 				}
-				if err := a.SendMsg(&platformpb.JobView{Phase: "running", Facts: 2}); err != nil {
+				if err := a.SendMsg(&platformpb.JobView{Phase: "running", Facts: proto.Uint64(2)}); err != nil {
 					return err
 				}
 				synctest.Wait()
@@ -244,6 +245,30 @@ func TestFactsAreSaidUntilTheMasterHasThem(t *testing.T) {
 			t.Errorf("the master has %v", m.facts)
 		}
 	})
+}
+
+// A master that does not count them is told once.
+func TestAnOlderMasterHearsOfAFactOnce(t *testing.T) {
+	l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
+	e := &entry{wished: make(chan struct{}, 1)}
+	l.jobs["uid"] = e
+	want := report(l, 0, 3)
+	first, second := &breaking{left: 1000}, &breaking{left: 1000}
+	sent, err := l.sendFacts(e, first, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = append(want, report(l, 3, 1)...)
+	if _, err := l.sendFacts(e, first, sent); err != nil {
+		t.Fatal(err)
+	}
+	l.heard(e, &platformpb.JobView{})
+	if _, err := l.sendFacts(e, second, 0); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(first.sent, want) || len(second.sent) > 1 {
+		t.Errorf("sent: %v, and then %v", first.sent, second.sent)
+	}
 }
 
 // A node that goes sooner than was told is news; that time goes by is none.
@@ -344,7 +369,8 @@ func TestAFactDoesNotRepeatTheWish(t *testing.T) {
 func TestTheLogSaysOnceWhyNobodyIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
-		l := New(log.IntoContext(t.Context(), zap.New(zap.WriteTo(&text))), Self{Version: "test"}, func(types.NamespacedName) {})
+		ctx := log.IntoContext(t.Context(), zap.New(zap.WriteTo(&text)))
+		l := New(ctx, Self{Version: "test"}, func(types.NamespacedName) {})
 		port := 40_000
 		l.dial = func(context.Context, string) (net.Conn, error) {
 			port++

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -29,6 +30,7 @@ import (
 
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/elasticjob"
+	"phalanx/operator/internal/link"
 	"phalanx/operator/internal/topology/live"
 )
 
@@ -88,29 +90,45 @@ func ofTopology(options Options) cache.ByObject {
 	}
 }
 
-// Epoch says which of the operators that have taken turns this one is, by the lease; it is called by one that works.
-// `server` reads from the API server. nil: there is no lease.
-func Epoch(server client.Reader, options Options) func(context.Context) (uint64, error) {
+// Turn says which of the operators that go by the lease this one is; it is called by one that works. `server` reads
+// from the API server. nil: there is no lease.
+func Turn(server client.Reader, options Options) func(context.Context) (link.Turn, error) {
 	if !options.LeaderElection {
 		return nil
 	}
-	var known atomic.Uint64
-	return func(ctx context.Context) (uint64, error) {
-		if epoch := known.Load(); epoch > 0 {
-			return epoch, nil // who loses the lease ends
+	var known atomic.Pointer[link.Turn]
+	return func(ctx context.Context) (link.Turn, error) {
+		if turn := known.Load(); turn != nil {
+			return *turn, nil // who loses the lease ends
 		}
-		namespace, err := leaseNamespace(options)
-		if err != nil {
-			return 0, err
+		turn, err := readTurn(ctx, server, options)
+		if err == nil {
+			known.Store(&turn)
 		}
-		lease := &coordinationv1.Lease{}
-		key := types.NamespacedName{Namespace: namespace, Name: leaseName}
-		if err := server.Get(ctx, key, lease); err != nil {
-			return 0, fmt.Errorf("reading lease %s: %w", key, err)
-		}
-		known.Store(uint64(ptr.Deref(lease.Spec.LeaseTransitions, 0)) + 1)
-		return known.Load(), nil
+		return turn, err
 	}
+}
+
+func readTurn(ctx context.Context, server client.Reader, options Options) (link.Turn, error) {
+	namespace, err := leaseNamespace(options)
+	if err != nil {
+		return link.Turn{}, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return link.Turn{}, err
+	}
+	lease := &coordinationv1.Lease{}
+	key := types.NamespacedName{Namespace: namespace, Name: leaseName}
+	if err := server.Get(ctx, key, lease); err != nil {
+		return link.Turn{}, fmt.Errorf("reading lease %s: %w", key, err)
+	}
+	// controller-runtime holds it as HOST_UUID. One that has lost it, and does not know it yet, has no turn.
+	if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); !strings.HasPrefix(holder, host+"_") {
+		return link.Turn{}, fmt.Errorf("lease %s is held by %q", key, holder)
+	}
+	epoch := uint64(ptr.Deref(lease.Spec.LeaseTransitions, 0)) + 1
+	return link.Turn{Lease: string(lease.UID), Epoch: epoch}, nil
 }
 
 // leaseNamespace is where controller-runtime puts the lease.

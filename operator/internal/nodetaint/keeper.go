@@ -145,7 +145,7 @@ func (k *Keeper) blames(ctx context.Context, node string) ([]Blame, error) {
 	for i := range jobs.Items {
 		job := &jobs.Items[i]
 		for _, excluded := range job.Status.ExcludedNodes {
-			if excluded.Name == node {
+			if excluded.Name == node && !excluded.Refused {
 				blames = append(blames, Blame{job.Namespace + "/" + job.Name, excluded.Reason, excluded.Until.Time})
 			}
 		}

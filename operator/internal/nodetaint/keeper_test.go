@@ -124,6 +124,22 @@ func TestABlamedNodeIsTaintedForAsLongAsItIsBlamed(t *testing.T) {
 	s.reconcile("of another cluster")
 }
 
+// A node that was full is avoided by one job, and nobody says that it is bad.
+func TestANodeThatHasRefusedPodsIsNotTainted(t *testing.T) {
+	s := newSite(t, 20)
+	s.blame("a", "node-3")
+	job := &v1alpha1.ElasticJob{}
+	if err := s.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "a"}, job); err != nil {
+		t.Fatal(err)
+	}
+	job.Status.ExcludedNodes[0].Refused = true
+	if err := s.client.Status().Update(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	s.reconcile("node-3")
+	s.want("node-3", "others")
+}
+
 func TestJobsDoNotEmptyACluster(t *testing.T) {
 	s := newSite(t, 29)
 	s.blame("a", "node-0", "node-1", "node-2")

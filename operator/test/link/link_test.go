@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -87,15 +88,14 @@ func (m *master) kill() {
 // links is a set of an operator that nobody counts.
 func links(t *testing.T) (*link.Links, chan struct{}) {
 	t.Helper()
-	return linksOf(t, 0)
+	return linksOf(t.Context(), 0)
 }
 
 // linksOf is a set with a channel that holds a token when a view has changed.
-func linksOf(t *testing.T, number uint64) (*link.Links, chan struct{}) {
-	t.Helper()
-	epoch := func(context.Context) (uint64, error) { return number, nil }
+func linksOf(ctx context.Context, number uint64) (*link.Links, chan struct{}) {
+	turn := func(context.Context) (link.Turn, error) { return link.Turn{Lease: "lease-1", Epoch: number}, nil }
 	changed := make(chan struct{}, 1)
-	made := link.New(t.Context(), link.Self{Version: "test", Epoch: epoch}, func(types.NamespacedName) {
+	made := link.New(ctx, link.Self{Version: "test", Turn: turn}, func(types.NamespacedName) {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -211,26 +211,46 @@ func TestTheNewestOperatorCounts(t *testing.T) {
 	}
 }
 
+// listener closes a channel when a text comes by.
+type listener struct {
+	text  string
+	heard chan struct{}
+	once  sync.Once
+}
+
+func (l *listener) Write(text []byte) (int, error) {
+	if strings.Contains(string(text), l.text) {
+		l.once.Do(func() { close(l.heard) })
+	}
+	return len(text), nil
+}
+
 // An operator that has lost its lease and does not know it yet is not let in beside the one that has it.
 func TestAnEarlierOperatorIsNotLetIn(t *testing.T) {
 	m := startMaster(t, t.TempDir(), "0")
 	where := link.Master{Address: "127.0.0.1:" + m.port, Token: token}
-	later, changed := linksOf(t, 2)
+	later, changed := linksOf(t.Context(), 2)
 	later.Open("uid", job, where)
 	later.Tell("uid", &platformpb.PlatformView{WantedNodes: 2})
 	await(t, changed, answered(later, 1))
-	earlier, _ := linksOf(t, 1)
+	refused := make(chan struct{})
+	earlier, _ := linksOf(log.IntoContext(t.Context(), zap.New(zap.WriteTo(&listener{
+		text: "a later platform runs this job's nodes: its epoch is 2, and this one's 1", heard: refused,
+	}))), 1)
 	earlier.Open("uid", job, where)
 	earlier.Tell("uid", &platformpb.PlatformView{WantedNodes: 1})
 	select {
-	case <-changed:
-		t.Error("the later one has lost its place")
-	case <-time.After(2 * time.Second): // it has been refused by then
+	case <-refused:
+	case <-time.After(patience):
+		t.Fatal("nobody has refused the earlier one")
 	}
 	if view, _ := earlier.View("uid"); view != nil {
 		t.Errorf("the earlier one is told %v", view)
 	}
-	latest, changedLatest := linksOf(t, 3)
+	if view, _ := later.View("uid"); view == nil {
+		t.Error("the later one has lost its place")
+	}
+	latest, changedLatest := linksOf(t.Context(), 3)
 	latest.Open("uid", job, where)
 	latest.Tell("uid", &platformpb.PlatformView{WantedNodes: 3})
 	await(t, changedLatest, answered(latest, 1))

@@ -108,6 +108,15 @@ Census::Entry EntryOf(const Node& node) {
   return entry;
 }
 
+// When a round begins or changes.
+Instant RoundDue(const JobState& s) {
+  const bool live = s.round && s.phase == Phase::kRunning;
+  // What the platform has to say is waited for first, and the end of that wait is a deadline of its own.
+  if (s.platform.await_until != kNever && !(live && !s.round->leaving.empty())) return kNever;
+  const Instant rescale_by = live ? std::min(s.round->rescale_by, s.round->ask_again) : kNever;
+  return std::min({s.gather_at, s.gather_limit, s.grow_at, s.grow_limit, rescale_by});
+}
+
 // What holds after every event, and what time has brought about.
 void Settle(Turn& turn) {
   const JobState& job = turn.job;
@@ -250,15 +259,10 @@ Instant NextDeadline(const JobState& s) {
   // While members of a live round are away Settle decides nothing else.
   if (s.phase != Phase::kFinished && s.round && s.round->away > 0)
     return std::min({s.lease_check, s.back_by, s.remember_at, s.look.until});
-  const bool live = s.round && s.phase == Phase::kRunning;
-  const Instant rescale_by = live ? std::min(s.round->rescale_by, s.round->ask_again) : kNever;
-  return std::min({s.lease_check,  s.gather_at,      s.gather_limit,
-                   s.grow_at,      s.grow_limit,     s.join_deadline,
-                   s.next_notice,  s.blame_deadline, s.back_by,
-                   s.remember_at,  rescale_by,       s.tell_end_by,
-                   s.tell_wait_at, s.look.until,     s.phase == Phase::kGathering ? s.probe_at : kNever,
-                   s.beware_until, StallDue(s),      HangDue(s),
-                   ChecksDue(s),   DeparturesDue(s), NextCheckpointDeadline(s.checkpoints)});
+  return std::min({s.lease_check, s.join_deadline, s.next_notice, s.blame_deadline, s.back_by, s.remember_at,
+                   RoundDue(s), s.tell_end_by, s.tell_wait_at, s.look.until, s.beware_until,
+                   s.phase == Phase::kGathering ? s.probe_at : kNever, StallDue(s), HangDue(s), ChecksDue(s),
+                   DeparturesDue(s), NextCheckpointDeadline(s.checkpoints)});
 }
 
 }  // namespace phalanx::master

@@ -259,8 +259,8 @@ constexpr size_t kNotTried = SIZE_MAX;
 struct Platform {
   bool attached = false;
   std::string instance;                        // of its process; empty: it does not say
-  uint64_t epoch = 0;                          // of its process
-  Instant epoch_until = 0;                     // it is gone, and none of a smaller epoch is let in till then
+  std::string lease;                           // by which its processes agree who works; empty: there is none
+  uint64_t epoch = 0;                          // the largest of that lease
   uint64_t facts = 0;                          // the largest number of those that this instance has told
   Instant await_until = kNever;                // its first view is waited for, till then; kNever: it is not
   uint64_t generation = 0;                     // of its last view; 0: there was none

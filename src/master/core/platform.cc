@@ -140,6 +140,7 @@ void Heard(Turn& turn, const v1::PlatformHello& hello) {
   platform.generation = 0;  // another stream counts anew
   if (platform.instance != hello.instance()) platform.facts = 0;
   platform.instance = hello.instance();
+  platform.lease = hello.lease();
   platform.epoch = hello.epoch();
   turn.Note("platform-attached", "",
             fmt::format("{} {} runs this job's nodes", hello.platform(), hello.software_version()));
@@ -161,6 +162,7 @@ PlatformSaid SaidByPlatform(v1::PlatformMessage message) {
     CutText(*message.mutable_hello()->mutable_platform(), kMaxNameBytes);
     CutText(*message.mutable_hello()->mutable_software_version(), kMaxNameBytes);
     CutText(*message.mutable_hello()->mutable_instance(), kMaxNameBytes);
+    CutText(*message.mutable_hello()->mutable_lease(), kMaxNameBytes);
     message.mutable_hello()->clear_job_id();  // the door has compared it
   }
   if (message.has_fact()) {
@@ -173,9 +175,9 @@ PlatformSaid SaidByPlatform(v1::PlatformMessage message) {
   return {std::move(message)};
 }
 
-std::string PlatformRefusal(const JobState& job, const v1::PlatformHello& hello, Instant now) {
+std::string PlatformRefusal(const JobState& job, const v1::PlatformHello& hello) {
   const Platform& platform = job.platform;
-  if (hello.epoch() >= platform.epoch || (!platform.attached && now >= platform.epoch_until)) return "";
+  if (hello.lease().empty() || hello.lease() != platform.lease || hello.epoch() >= platform.epoch) return "";
   return fmt::format("a later platform runs this job's nodes: its epoch is {}, and this one's {}", platform.epoch,
                      hello.epoch());
 }
@@ -193,7 +195,6 @@ void On(Turn& turn, const PlatformSaid& event) {
 void On(Turn& turn, const PlatformGone& /*event*/) {
   Platform& platform = turn.job.platform;
   platform.attached = false;
-  platform.epoch_until = turn.now + kEpochKeptMs;
   platform.generation = 0;  // the next one counts anew
   Instant last = turn.now;
   for (const auto& [address, departing] : platform.departing) last = std::max(last, departing.goes_at);

@@ -22,15 +22,11 @@ constexpr size_t kMaxPlaces = 65'536;
 // node was to go.
 constexpr int64_t kDepartureKeptMs = 60'000;
 
-// A platform of a larger epoch that is not there any more keeps others out for so long: where nobody else knows of it,
-// as its lease was deleted, the job gets another one in the end.
-constexpr int64_t kEpochKeptMs = 30'000;
-
 // Bounds what a platform says. A text is cut; a departure without an IP address is left out.
 PlatformSaid SaidByPlatform(v1::PlatformMessage message);
 
 // Why that platform is not let in; empty: it is.
-std::string PlatformRefusal(const JobState& job, const v1::PlatformHello& hello, Instant now);
+std::string PlatformRefusal(const JobState& job, const v1::PlatformHello& hello);
 // What the platform has to say is not known yet, and no round begins nor changes before it is: under which switches
 // nodes are, and which ones go.
 bool AwaitsPlatform(const JobState& job, Instant now);

@@ -50,7 +50,10 @@ void SeeStep(Turn& turn, int64_t step, bool told) {
     round.seen_told = told;
     round.first_seen_at = turn.now;
     round.first_seen_step = round.last_seen_step = step;
-    round.stall = StallWatch{.begun_at = round.begun_at, .behind = told ? round.from_step : std::optional<int64_t>(0)};
+    const Instant begun_at = std::exchange(round.stall, StallWatch()).begun_at;
+    round.stall.begun_at = begun_at;
+    // Of a life that an earlier master began it is not known what it took to come this far.
+    if (begun_at != kNever) round.stall.behind = told ? round.from_step : std::optional<int64_t>(0);
   }
   round.last_seen_at = turn.now;
   round.last_seen_step = std::max(round.last_seen_step, step);

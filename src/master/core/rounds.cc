@@ -146,6 +146,7 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
   round.restart_count = job.rounds_begun++;
   round.reason = reason;
   round.begun_at = round.saving_noted_at = round.quiet_since = turn.now;
+  round.stall.begun_at = turn.now;
   for (size_t rank = 0; rank < members.size(); ++rank) {
     Node& node = job.nodes.at(members[rank]);
     job.ChangeNode(node, [rank](Node& n) {
@@ -238,7 +239,8 @@ void SettleRound(Turn& turn) {
   const Round& round = *job.round;
   if (!round.failed.empty()) return ReformRound(turn, std::string(round.failed), false);
   if (!round.broken.empty()) return ReformRound(turn, ListText(round.broken, "others"), true);
-  if (AwaitsPlatform(job, turn.now)) return;  // a node that goes would be in the next round as well
+  // A node that goes would be in the next round as well. One that leaves by itself does not wait.
+  if (AwaitsPlatform(job, turn.now) && round.leaving.empty()) return;
   if (round.rescale_by != kNever) {
     job.grow_at = job.grow_limit = kNever;  // who comes now is taken in as well
     return SettleRescale(turn);

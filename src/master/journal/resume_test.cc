@@ -116,6 +116,26 @@ TEST(ResumeChecks, ANodeThatIsToBlameIsCheckedFirstByTheNextMasterAsWell) {
   EXPECT_TRUE(third.state.health.run.has_value());
 }
 
+// What its life took to come to step 5,000 an earlier master knew: that the next step takes half a minute is no stall.
+TEST(ResumeStall, ALifeThatAnEarlierMasterBeganIsNotKnownByItsSteps) {
+  for (const bool journal : {true, false}) {
+    JobFixture job(1, 1);
+    const uint64_t a = job.Attach("a");
+    job.AllStep();
+    Restarted next(job, journal);
+    const uint64_t back = next.ComeBack(a);
+    for (int64_t step = 5'000; step < 5'004; ++step) {
+      v1::Beat beat;
+      beat.set_epoch(next.Epoch());
+      beat.set_min_step(step);
+      beat.set_max_step(step);
+      next.Say(back, beat);
+      next.Pass(30'000);
+    }
+    EXPECT_THAT(next.Records("stalled"), testing::IsEmpty()) << journal;
+  }
+}
+
 class ResumeRescale : public ::testing::Test {
  protected:
   // A change is announced to two ranks that train: a third node has come.

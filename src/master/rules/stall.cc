@@ -7,11 +7,14 @@ namespace phalanx::master {
 int64_t StallMs(const StallWatch& watch, int64_t usual_ms) {
   if (watch.forward >= kStallKnownSteps) return std::max(kStallLeastMs, kStallTimesUsual * usual_ms);
   const int64_t first_ms = std::max(kStallFirstMs, kStallTimesUsual * usual_ms);
+  int64_t long_ms = first_ms;
   if (watch.behind && watch.step - *watch.behind >= kStallKnownSteps) {
-    return std::min(first_ms, std::max(kStallLeastMs, kStallTimesUsual * std::max(usual_ms, watch.longest_ms)));
+    long_ms = std::min(long_ms, std::max(kStallLeastMs, kStallTimesUsual * std::max(usual_ms, watch.longest_ms)));
   }
-  if (watch.forward <= kStallUnusualSteps) return first_ms;
-  return std::min(first_ms, std::max(kStallEarlyMs, kStallTimesEarly * usual_ms));
+  if (watch.forward > kStallUnusualSteps) {
+    long_ms = std::min(long_ms, std::max(kStallEarlyMs, kStallTimesEarly * usual_ms));
+  }
+  return long_ms;
 }
 
 Instant StallsAt(const StallWatch& watch, int64_t usual_ms) {

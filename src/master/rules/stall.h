@@ -6,8 +6,9 @@
 // kStallEarlyMs at least and never more than behind the very first. Afterwards it is kStallTimesUsual times the longest
 // gap that the job has had, kStallLeastMs at least. Quick steps come many in a beat: a life that has made
 // kStallKnownSteps of them in fewer beats is known as well, by the longest time that it took from its begin to a beat
-// with steps. Behind the end of a rank that ended well only kStallFirstMs is long: the others may have an export to
-// write. A gap that was told of, and ended, counts as one: an evaluation of two minutes is told of once.
+// with steps, where that makes less. Behind the end of a rank that ended well only kStallFirstMs is long: the others
+// may have an export to write. A gap that was told of, and ended, counts as one: an evaluation of two minutes is told
+// of once.
 #pragma once
 
 #include <cstdint>

@@ -73,6 +73,13 @@ TEST_F(StallTest, QuickStepsAreKnownByTheLongestTimeToABeat) {
   EXPECT_EQ(Patience(), 2 * 200'000) << "taken for usual, as of the third beat with steps";
 }
 
+TEST_F(StallTest, ALongStartMakesQuickStepsNoLessKnownThanOthers) {
+  watch_ = StallWatch{.begun_at = now_, .behind = 0};
+  SawStep(watch_, 1, usual_ms_, now_ += 100'000);
+  for (int beat = 1; beat <= kStallUnusualSteps + 1; ++beat) SawStep(watch_, 1 + 20 * beat, usual_ms_, now_ += 1'000);
+  EXPECT_EQ(Patience(), kStallEarlyMs);
+}
+
 // Saves alone tell steps, a hundred at a time: what a life took to the first is no less than to the next.
 TEST_F(StallTest, SavesAloneAreKnownByTheTimeToTheFirst) {
   watch_ = StallWatch{.begun_at = now_, .behind = 0};

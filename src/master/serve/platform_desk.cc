@@ -56,7 +56,7 @@ grpc::Status PlatformDesk::Admit(const v1::PlatformMessage& first) const {
     return grpc::Status(StatusCode::UNAVAILABLE, fmt::format("the job's master is at {} port {}",
                                                              job_.moved_to->address(), job_.moved_to->port()));
   }
-  const std::string refusal = PlatformRefusal(job_, first.hello(), MonotonicMs());
+  const std::string refusal = PlatformRefusal(job_, first.hello());
   if (!refusal.empty()) return grpc::Status(StatusCode::ABORTED, refusal);
   return grpc::Status::OK;
 }

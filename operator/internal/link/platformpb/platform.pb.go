@@ -132,9 +132,11 @@ type PlatformHello struct {
 	SoftwareVersion string `protobuf:"bytes,3,opt,name=software_version,json=softwareVersion,proto3" json:"software_version,omitempty"`
 	// Random, new with each process: whose numbers its facts have.
 	Instance string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
-	// Grows with each process that takes another's place. While one is attached, or was a moment ago, none of a smaller
-	// epoch is let in. 0: nobody counts them.
-	Epoch         uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Grows with each process that takes another's place, of those that go by the same lease: one of a smaller epoch is
+	// not let in.
+	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Which lease that is. Empty: there is none, and the newest stream counts.
+	Lease         string `protobuf:"bytes,6,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -202,6 +204,13 @@ func (x *PlatformHello) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *PlatformHello) GetLease() string {
+	if x != nil {
+		return x.Lease
+	}
+	return ""
 }
 
 // All that the platform wants of the job, and knows of nodes that go. What a view does not name holds no more.
@@ -511,7 +520,8 @@ type JobView struct {
 	Released []string     `protobuf:"bytes,9,rep,name=released,proto3" json:"released,omitempty"`
 	Unfit    []*UnfitNode `protobuf:"bytes,10,rep,name=unfit,proto3" json:"unfit,omitempty"`
 	// The largest number of this instance's facts that the master has heard of: it has all up to that.
-	Facts         uint64 `protobuf:"varint,11,opt,name=facts,proto3" json:"facts,omitempty"`
+	// Absent: it does not count them.
+	Facts         *uint64 `protobuf:"varint,11,opt,name=facts,proto3,oneof" json:"facts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -617,8 +627,8 @@ func (x *JobView) GetUnfit() []*UnfitNode {
 }
 
 func (x *JobView) GetFacts() uint64 {
-	if x != nil {
-		return x.Facts
+	if x != nil && x.Facts != nil {
+		return *x.Facts
 	}
 	return 0
 }
@@ -702,13 +712,14 @@ const file_phalanx_v1_platform_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x19.phalanx.v1.PlatformHelloH\x00R\x05hello\x12.\n" +
 	"\x04view\x18\x02 \x01(\v2\x18.phalanx.v1.PlatformViewH\x00R\x04view\x12.\n" +
 	"\x04fact\x18\x03 \x01(\v2\x18.phalanx.v1.PlatformFactH\x00R\x04factB\x06\n" +
-	"\x04body\"\x9f\x01\n" +
+	"\x04body\"\xb5\x01\n" +
 	"\rPlatformHello\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x12)\n" +
 	"\x10software_version\x18\x03 \x01(\tR\x0fsoftwareVersion\x12\x1a\n" +
 	"\binstance\x18\x04 \x01(\tR\binstance\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\xb7\x01\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05lease\x18\x06 \x01(\tR\x05lease\"\xb7\x01\n" +
 	"\fPlatformView\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -733,7 +744,7 @@ const file_phalanx_v1_platform_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bsentence\x18\x04 \x01(\tR\bsentence\x12\x16\n" +
-	"\x06number\x18\x05 \x01(\x04R\x06number\"\xcf\x02\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\"\xde\x02\n" +
 	"\aJobView\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -748,9 +759,10 @@ const file_phalanx_v1_platform_proto_rawDesc = "" +
 	"\texit_code\x18\b \x01(\x05R\bexitCode\x12\x1a\n" +
 	"\breleased\x18\t \x03(\tR\breleased\x12+\n" +
 	"\x05unfit\x18\n" +
-	" \x03(\v2\x15.phalanx.v1.UnfitNodeR\x05unfit\x12\x14\n" +
-	"\x05facts\x18\v \x01(\x04R\x05factsB\a\n" +
-	"\x05_step\"r\n" +
+	" \x03(\v2\x15.phalanx.v1.UnfitNodeR\x05unfit\x12\x19\n" +
+	"\x05facts\x18\v \x01(\x04H\x01R\x05facts\x88\x01\x01B\a\n" +
+	"\x05_stepB\b\n" +
+	"\x06_facts\"r\n" +
 	"\tUnfitNode\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x1a\n" +
 	"\bhostname\x18\x02 \x01(\tR\bhostname\x12\x16\n" +
