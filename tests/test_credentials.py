@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import PATIENCE_S, clean_environment, environment_of, read_proc, workload
+from harness import PATIENCE_S, clean_environment, command_path, environment_of, read_proc, workload
 from share import free_port
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -120,6 +120,25 @@ def test_a_token_in_a_shared_state_directory_closes_the_job(job, tmp_path):
     assert "world 2" in job.phalanx("status", master, *where).stdout
     job.stop()
     assert [node.wait() for node in nodes] == [0, 0], job.story()
+
+
+def test_a_master_finds_the_shared_token(job):
+    """It lies beside the folder of the job, however that is written; one without a word opens no job."""
+    secret = job.folder / "job-token"
+    secret.touch(mode=0o600)
+    (job.folder / "master").mkdir(mode=0o700)
+    refused = subprocess.run(
+        [command_path("phalanx-master"), "--port=0", f"--state-dir={job.folder / 'master'}/"],
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )
+    assert refused.returncode == 2 and f"{secret}: the file is empty" in refused.stderr
+    secret.write_text(secrets.token_hex(16) + "\n")
+    job.start_master("1")
+    master = f"--master=127.0.0.1:{job.port}"
+    assert job.phalanx("status", master, check=False).returncode == 1
+    assert "gathering" in job.phalanx("status", master, f"--state-dir={job.folder}").stdout
+    secret.chmod(0o644)
+    assert "gathering" in job.phalanx("status", f"--state-dir={job.folder / 'master'}").stdout, "it needs no other"
 
 
 def test_the_token_is_with_nobody_whom_the_job_starts(job, token):

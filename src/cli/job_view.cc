@@ -39,9 +39,13 @@ StatusOr<std::string> TokenOf(const Environment& env, const std::string& state_d
   if (TlsFilesOf(env).any()) return "";
   const std::string given = env.NonEmptyOr("PHALANX_TOKEN", "");
   if (!given.empty()) return given;
-  const std::string root = state_dir.empty() ? DefaultStateRoot(env) : state_dir;
-  StatusOr<std::string> found = ReadSecretLine(fmt::format("{}/{}", root, agent::kSharedTokenFile));
-  return absl::IsNotFound(found.status()) ? "" : found;
+  return SharedTokenIn(state_dir.empty() ? DefaultStateRoot(env) : state_dir);
+}
+
+// Of the job of that folder, whose master leaves it there.
+StatusOr<std::string> TokenOfJob(const std::string& folder, const Environment& env, const std::string& state_dir) {
+  StatusOr<std::string> kept = ReadPrivateLine(folder + "/token");
+  return kept.ok() ? kept : TokenOf(env, state_dir);
 }
 
 class AdminClient {
@@ -222,21 +226,23 @@ EndedJob EndFromRecord(const master::RecordRun& run, const std::vector<master::R
 
 StatusOr<v1::LetInReply> LetNodeIn(const JobQuery& query, const std::string& node, const Environment& env) {
   std::string address = query.master;
-  PHX_ASSIGN_OR_RETURN(std::string token, TokenOf(env, query.state_dir));
+  StatusOr<std::string> found;
   if (address.empty()) {
     PHX_ASSIGN_OR_RETURN(const std::string folder, FindJobFolder(env, query.state_dir, query.job));
     PHX_ASSIGN_OR_RETURN(address, ReadPrivateLine(folder + "/address"));
-    const StatusOr<std::string> kept = ReadPrivateLine(folder + "/token");
-    if (kept.ok()) token = *kept;
+    found = TokenOfJob(folder, env, query.state_dir);
+  } else {
+    found = TokenOf(env, query.state_dir);
   }
+  PHX_ASSIGN_OR_RETURN(const std::string token, std::move(found));
   PHX_ASSIGN_OR_RETURN(const wire::Credentials credentials, CredentialsOf(env, token, wire::Role::kAgent));
   PHX_ASSIGN_OR_RETURN(AdminClient client, AdminClient::To(address, query.job, credentials));
   return client.LetIn(node);
 }
 
 StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
-  PHX_ASSIGN_OR_RETURN(std::string token, TokenOf(env, query.state_dir));
   if (!query.master.empty()) {
+    PHX_ASSIGN_OR_RETURN(const std::string token, TokenOf(env, query.state_dir));
     StatusOr<JobView> view = AskMaster(query.master, query, env, token);
     if (!view.ok()) return WithContext(view.status(), fmt::format("--master={}", query.master));
     return view;
@@ -244,8 +250,7 @@ StatusOr<JobView> ViewJob(const JobQuery& query, const Environment& env) {
   PHX_ASSIGN_OR_RETURN(const std::string folder, FindJobFolder(env, query.state_dir, query.job));
   const StatusOr<std::string> address = ReadPrivateLine(folder + "/address");
   if (address.ok()) {
-    const StatusOr<std::string> kept = ReadPrivateLine(folder + "/token");
-    if (kept.ok()) token = *kept;
+    PHX_ASSIGN_OR_RETURN(const std::string token, TokenOfJob(folder, env, query.state_dir));
     StatusOr<JobView> view = AskMaster(*address, query, env, token);
     if (view.ok()) {
       if (!query.rows || MissingRows(view->rows) == 0) return view;

@@ -166,10 +166,7 @@ void Declare(CLI::App& app, MasterFlags& f) {
 // Where nobody gives one: that of all jobs that keep their state beside this one. A phalanx-run has looked for its
 // master.
 StatusOr<std::string> SharedToken(const MasterFlags& flags, const std::string& state_dir) {
-  if (flags.embedded) return "";
-  const std::string root = std::filesystem::path(state_dir).parent_path().string();
-  StatusOr<std::string> found = ReadSecretLine(fmt::format("{}/{}", root, agent::kSharedTokenFile));
-  return absl::IsNotFound(found.status()) ? "" : found;
+  return flags.embedded ? "" : SharedTokenIn(StateRootOf(state_dir));
 }
 
 StatusOr<std::string> Token(const MasterFlags& flags, const Environment& env, const std::string& state_dir) {
@@ -380,7 +377,7 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   const bool held = flags.candidate_term > 0;
   SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()), held);
   StatusOr<std::thread> waiter = StartThread([&signal_fd, held, &server, &options, &flags, &over] {
-    PruneUnnamedJobs(std::filesystem::path(options->state_dir).parent_path().string(), kRecordsKeptFor);
+    PruneUnnamedJobs(StateRootOf(options->state_dir), kRecordsKeptFor);
     // The first may have gone to everything on this node (the end of a Slurm step or of a container): agents that leave
     // still need their master, and it ends after the last of them.
     WaitForEnd(signal_fd.get(), Fd(held ? flags.ready_fd : -1), flags.embedded ? 2 : 1, **server, over);

@@ -97,10 +97,11 @@ namespace {
 
 // `mask`: nobody may do that to it.
 StatusOr<std::string> ReadOwnLine(const std::string& path, mode_t mask) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // whoever has made a pipe of it is not waited for
   if (!fd.valid()) return ErrnoStatus(errno, path);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, path);
+  if (!S_ISREG(info.st_mode)) return absl::FailedPreconditionError(fmt::format("{}: not a file", path));
   if (info.st_uid != geteuid() && info.st_uid != 0) {
     return absl::PermissionDeniedError(fmt::format("{}: belongs to another user", path));
   }
@@ -120,6 +121,21 @@ StatusOr<std::string> ReadOwnLine(const std::string& path, mode_t mask) {
 StatusOr<std::string> ReadPrivateLine(const std::string& path) { return ReadOwnLine(path, 0); }
 
 StatusOr<std::string> ReadSecretLine(const std::string& path) { return ReadOwnLine(path, S_IRWXG | S_IRWXO); }
+
+StatusOr<std::string> SharedTokenIn(const std::string& root) {
+  const std::string path = fmt::format("{}/{}", root, agent::kSharedTokenFile);
+  StatusOr<std::string> found = ReadSecretLine(path);
+  if (absl::IsNotFound(found.status())) return "";
+  if (found.ok() && found->empty()) return absl::InvalidArgumentError(fmt::format("{}: the file is empty", path));
+  return found;
+}
+
+std::string StateRootOf(const std::string& job_folder) {
+  std::error_code error;
+  fs::path folder = fs::absolute(job_folder, error).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();  // it ends with a slash
+  return folder.parent_path().string();
+}
 
 void MarkUnnamed(const std::string& folder) {
   const Status marked = WritePrivateFile(folder + "/" + kUnnamedMark, "");

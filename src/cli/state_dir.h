@@ -24,8 +24,13 @@ Status WritePrivateFile(const std::string& path, const std::string& text);
 // The first line, at most 4 KiB. NotFound where the file is not there; PermissionDenied where it is somebody else's.
 StatusOr<std::string> ReadPrivateLine(const std::string& path);
 
-// The same of a secret, of this user alone: PermissionDenied also where others may read it.
+// The same of a secret, a plain file of this user alone: PermissionDenied also where others may read it.
 StatusOr<std::string> ReadSecretLine(const std::string& path);
+
+// The token that lies in a state directory for all jobs there; empty: none does. An error where it is no secret.
+StatusOr<std::string> SharedTokenIn(const std::string& root);
+// The state directory that the folder of a job is in.
+std::string StateRootOf(const std::string& job_folder);
 
 // Marks the folder of a job whose id nobody chose.
 void MarkUnnamed(const std::string& folder);

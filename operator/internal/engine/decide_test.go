@@ -399,6 +399,18 @@ func TestAPodThatHadNotBegunIsReplacedLater(t *testing.T) {
 	}
 }
 
+// That a node refuses pods hides nothing of what a check says of it.
+func TestAVerdictCountsMoreThanRefusals(t *testing.T) {
+	refusals := Memory{Roles: started(1).Roles, Excluded: []Exclusion{
+		{Host: "node-0", Until: noon.Add(30 * time.Minute), Reason: "full", Refused: true},
+	}}
+	pods := []Pod{podOf(0, master), podOf(0, unfit)}
+	folded := Fold(refusals, pods, wanted(1), DefaultPolicy(), noon)
+	if len(folded.Excluded) != 1 || folded.Excluded[0].Refused || folded.Excluded[0].Until != noon.Add(24*time.Hour) {
+		t.Errorf("avoided: %v", folded.Excluded)
+	}
+}
+
 // A kubelet that refuses one pod after the other is left alone for a while.
 func TestANodeThatRefusesPodsIsAvoided(t *testing.T) {
 	refused := func(number int32, host string) Pod {

@@ -142,7 +142,14 @@ func refusing(pods []Pod, policy Policy) []Exclusion {
 func foldExcluded(excluded []Exclusion, pods []Pod, policy Policy, now time.Time) []Exclusion {
 	byHost := map[string]Exclusion{}
 	add := func(exclusion Exclusion) {
-		if exclusion.Until.After(now) && exclusion.Until.After(byHost[exclusion.Host].Until) {
+		before, known := byHost[exclusion.Host]
+		if known && exclusion.Refused != before.Refused {
+			if exclusion.Refused {
+				return // that it is bad says more
+			}
+			before.Until = time.Time{}
+		}
+		if exclusion.Until.After(now) && exclusion.Until.After(before.Until) {
 			byHost[exclusion.Host] = exclusion
 		}
 	}
@@ -156,7 +163,7 @@ func foldExcluded(excluded []Exclusion, pods []Pod, policy Policy, now time.Time
 		}
 		at := pod.End.At
 		if pod.Unfit != "" {
-			if _, known := byHost[pod.Host]; known {
+			if before, known := byHost[pod.Host]; known && !before.Refused {
 				continue
 			}
 			at = now

@@ -260,9 +260,15 @@ func (l *Links) takeWish(e *entry, told uint64) *platformpb.PlatformView {
 func (l *Links) factsBehind(e *entry, sent uint64) []*platformpb.PlatformFact {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e.sentFact = sent
 	first, _ := slices.BinarySearchFunc(e.facts, sent+1, byNumber)
 	return slices.Clone(e.facts[first:])
+}
+
+// sentFactTo notes what the stream has sent: a master that does not count facts is not told again.
+func (l *Links) sentFactTo(e *entry, number uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.sentFact = number
 }
 
 func byNumber(fact *platformpb.PlatformFact, number uint64) int {

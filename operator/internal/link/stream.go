@@ -212,6 +212,7 @@ func (l *Links) sendFacts(e *entry, stream grpc.ClientStream, sent uint64) (uint
 			return sent, err
 		}
 		sent = fact.GetNumber()
+		l.sentFactTo(e, sent)
 	}
 	return sent, nil
 }

@@ -113,7 +113,7 @@ class Reader {
       case ChannelResult::State::kClosed:
         return Failed("the connection was closed");
       default:
-        return Failed(fmt::format("it does not believe this node ({})", result.why));
+        return Failed(fmt::format("the two do not believe each other ({})", result.why));
     }
   }
 

@@ -144,6 +144,8 @@ class ImageServer::Connections {
     if (connection.left > 0) return ReadBlock(connection) ? Turn::kGoesOn : Turn::kOver;
     if (connection.proved) return Prove(connection);
     connection.file.Reset();
+    connection.block = {};  // a reader may keep its connection
+    connection.block_sent = 0;
     size_t used = 0;
     const StatusOr<std::optional<ImageRequest>> request = ParseRequest(connection.arrived, &used);
     if (!request.ok()) return Turn::kOver;

@@ -3,6 +3,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -176,7 +179,7 @@ TEST_F(ImageServerTest, AnswersNobodyElse) {
   const auto node = Node(Bytes(10));
   ImageSource other = SourceOf(*node);
   other.key[31] ^= 1;
-  EXPECT_THAT(Message(Fetch({other})), HasSubstr("it does not believe this node"));
+  EXPECT_THAT(Message(Fetch({other})), HasSubstr("the two do not believe each other"));
 }
 
 // What both ends hold comes over the wire as nothing that anybody can read.
@@ -203,7 +206,50 @@ TEST_F(ImageServerTest, NobodyElseIsBelieved) {
   const auto liar = Node(Bytes(10)), honest = Node(Bytes(20));
   ImageSource claimed = SourceOf(*liar);
   claimed.key = honest->key();
-  EXPECT_FALSE(Fetch({claimed}).ok());
+  EXPECT_THAT(Message(Fetch({claimed})), HasSubstr("the two do not believe each other"));
+}
+
+// A server of TLS 1.3 with a certificate of its own making, which knows of no key: what a reader has sent to it when it
+// is refused or believed.
+std::string HeardByAStranger(const Fd& listener) {
+  SSL_CTX* const context = SSL_CTX_new(TLS_server_method());
+  EVP_PKEY* const key = EVP_EC_gen("P-256");
+  X509* const certificate = X509_new();
+  X509_set_version(certificate, X509_VERSION_3);
+  ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
+  X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), 3'600);
+  X509_set_pubkey(certificate, key);
+  X509_sign(certificate, key, EVP_sha256());
+  EXPECT_EQ(SSL_CTX_use_certificate(context, certificate), 1);
+  EXPECT_EQ(SSL_CTX_use_PrivateKey(context, key), 1);
+  const Fd peer(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  SSL* const session = SSL_new(context);
+  SSL_set_fd(session, peer.get());
+  SSL_set_accept_state(session);
+  char bytes[256];
+  const int n = SSL_read(session, bytes, sizeof bytes);
+  const std::string heard(bytes, static_cast<size_t>(std::max(n, 0)));
+  SSL_free(session);
+  SSL_CTX_free(context);
+  X509_free(certificate);
+  EVP_PKEY_free(key);
+  return heard;
+}
+
+TEST_F(ImageServerTest, NobodyIsBelievedByACertificate) {
+  SocketAddress address = *ParseIp(kHere);
+  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(listener.get(), address.get(), address.length), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  socklen_t length = address.length;
+  getsockname(listener.get(), address.get(), &length);
+  std::string heard = "nothing yet";
+  std::thread stranger([&] { heard = HeardByAStranger(listener); });
+  const Status fetched = Fetch({{kHere, address.port(), {}}});
+  stranger.join();
+  EXPECT_THAT(Message(fetched), HasSubstr("the two do not believe each other"));
+  EXPECT_EQ(heard, "") << "no request is made of it";
 }
 
 TEST_F(ImageServerTest, AnImageThatIsWrittenOverIsNotTaken) {

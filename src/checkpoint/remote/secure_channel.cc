@@ -71,6 +71,8 @@ const BIO_METHOD* SocketMethod() {
 
 // --- the key ------------------------------------------------------------------------------------------------------
 
+int RefuseCertificate(int /*good*/, X509_STORE_CTX* /*chain*/) { return 0; }
+
 void FreeKey(void* /*parent*/, void* data, CRYPTO_EX_DATA* /*all*/, int /*index*/, long /*number*/, void* /*more*/) {
   auto* const key = static_cast<ImageKey*>(data);
   if (key != nullptr) OPENSSL_cleanse(key->data(), key->size());
@@ -112,6 +114,8 @@ int UseSession(SSL* ssl, const EVP_MD* /*hash*/, const unsigned char** identity,
 }  // namespace
 
 StatusOr<ChannelKey> ChannelKey::Of(const ImageKey& key, ChannelEnd end) {
+  // A user's openssl.cnf is for other programs.
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
   ERR_clear_error();
   ChannelKey made(SSL_CTX_new(TLS_method()), end);
   SSL_CTX* const context = made.context_.get();
@@ -121,13 +125,18 @@ StatusOr<ChannelKey> ChannelKey::Of(const ImageKey& key, ChannelEnd end) {
   if (!kept) return TlsStatus("making a TLS context");
   static_cast<void>(own.release());  // FreeKey
   const bool set = SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
+                   SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1 &&
                    SSL_CTX_set_ciphersuites(context, kCipher) == 1 && SSL_CTX_set_num_tickets(context, 0) == 1;
   if (!set) return TlsStatus("making a TLS context");
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(context,
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
   if (end == ChannelEnd::kServer) SSL_CTX_set_psk_find_session_callback(context, FindSession);
-  if (end == ChannelEnd::kClient) SSL_CTX_set_psk_use_session_callback(context, UseSession);
+  if (end == ChannelEnd::kClient) {
+    SSL_CTX_set_psk_use_session_callback(context, UseSession);
+    // A server that passes the key over may show a certificate in its place: none is good enough.
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, RefuseCertificate);
+  }
   return made;
 }
 

@@ -1,6 +1,6 @@
 // TLS 1.3 over a socket, between two that hold the same key (RFC 8446, 4.2.11: a pre-shared key, with a fresh
 // Diffie-Hellman exchange). Whoever holds another key, or none, comes no farther than the handshake, and who listens
-// learns nothing. There are no certificates. Neither class is for use by several threads at a time.
+// learns nothing of what they say. There are no certificates. Neither class is for use by several threads at a time.
 #pragma once
 
 #include <openssl/ssl.h>

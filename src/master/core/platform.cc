@@ -107,6 +107,14 @@ void Resize(Turn& turn, uint32_t max_nodes, const std::string& why) {
   if (grows && job.phase == Phase::kRunning && CanGrow(job)) PlanGrowth(turn);
 }
 
+// Ranks that were told of a change before may have waited for it all that time: what is left of theirs begins anew.
+void EndWait(Turn& turn) {
+  JobState& job = turn.job;
+  if (std::exchange(job.platform.await_until, kNever) == kNever || !job.round || !job.spec) return;
+  Instant& by = job.round->rescale_by;
+  if (by != kNever) by = std::max(by, turn.now + job.spec->rescale_grace_ms());
+}
+
 void Heard(Turn& turn, const v1::PlatformView& view) {
   JobState& job = turn.job;
   Platform& platform = job.platform;
@@ -129,7 +137,7 @@ void Heard(Turn& turn, const v1::PlatformView& view) {
     platform.switches[place.address()] = {place.pod_switch(), place.access_switch()};
   }
   platform.wanted_nodes = view.wanted_nodes();
-  platform.await_until = kNever;
+  EndWait(turn);
   TakeWantedNodes(turn);
 }
 
@@ -251,7 +259,7 @@ void SettleDepartures(Turn& turn) {
     job.left_out_due = turn.now;
   }
   if (turn.now >= platform.await_until) {
-    platform.await_until = kNever;
+    EndWait(turn);
     turn.Note("platform-not-heard", "", "the platform has said nothing yet: the job goes on without it");
   }
   if (platform.training.empty() || job.phase == Phase::kFinished || !job.spec) return;
