@@ -60,6 +60,13 @@ void SeeStep(Turn& turn, int64_t step, bool told) {
   NoteStepSeen(turn, round.last_seen_step);
 }
 
+// A script that tells its saves alone, by numbers of its own, trains on between two of them.
+void SeeOptimizerStep(Turn& turn) {
+  Round& round = *turn.job.round;
+  SawSaving(round.stall, turn.now);
+  round.quiet_since = turn.now;
+}
+
 }  // namespace
 
 void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
@@ -67,6 +74,7 @@ void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   node.min_step = beat.min_step();
   node.max_step = beat.max_step();
   node.told_ranks = beat.told_ranks();
+  const bool optimizer_stepped = beat.max_optimizer_steps() > node.max_optimizer_steps;
   node.min_optimizer_steps = beat.min_optimizer_steps();
   node.max_optimizer_steps = beat.max_optimizer_steps();
   if (beat.asked_for()) {
@@ -86,6 +94,7 @@ void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   if (beat.max_step() <= 0) return;
   MarkStepped(turn);
   SeeStep(turn, beat.max_step(), beat.progress().has_step());
+  if (optimizer_stepped) SeeOptimizerStep(turn);
 }
 
 void On(Turn& turn, uint64_t session, const v1::FirstStep& first) {

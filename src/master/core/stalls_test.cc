@@ -232,6 +232,29 @@ TEST_F(Stalls, AMasterThatStoodStillSeesNoStallInThat) {
   EXPECT_LT(job_.state.usual_gap_ms, usual_ms + 10'000);
 }
 
+// Saves are numbered by epochs: a minute from one to the next, in which the optimizers step.
+TEST_F(Stalls, WhoTellsOfSavesAloneTrainsBetweenThem) {
+  job_.state.spec->set_hang_timeout_ms(20'000);
+  const uint64_t before = job_.Epoch();
+  for (int i = 0; i < 240; ++i) {
+    job_.now += 500;
+    if (NextDeadline(job_.state) <= job_.now) job_.Send(Tick{});
+    for (const uint64_t session : {a_, b_}) {
+      v1::Beat beat;
+      beat.set_epoch(job_.Epoch());
+      beat.set_told_ranks(1);
+      beat.mutable_progress()->set_step(1 + i / 120);
+      beat.set_min_step(1 + i / 120);
+      beat.set_max_step(1 + i / 120);
+      beat.set_min_optimizer_steps(2 + i);
+      beat.set_max_optimizer_steps(2 + i);
+      job_.Say(session, beat);
+    }
+  }
+  EXPECT_THAT(Told("stalled"), IsEmpty());
+  EXPECT_EQ(job_.Epoch(), before);
+}
+
 TEST_F(Stalls, WithoutATimeoutAHangIsOnlyTold) {
   StepTo(20);
   const uint64_t before = job_.Epoch();
