@@ -342,6 +342,7 @@ class Stepper {
 
   void DialNext(const std::string& reason) {
     const std::vector<std::string> places = Places(s_.search);
+    if (places.empty()) return;  // a replay log may say that it dials before it has begun
     const std::string address = places[std::min(s_.search.next, places.size() - 1)];
     s_.search.next = (s_.search.next + 1) % places.size();
     DialAt(address, reason);

@@ -32,7 +32,7 @@ struct MasterSearch {
   size_t next = 0;      // of Places(), in this turn of all of them
 };
 
-// In the order in which they are dialled; each once, at least one.
+// In the order in which they are dialled; each once, at least one once the node has begun.
 std::vector<std::string> Places(const MasterSearch& search);
 // Which of the successors this node is, from 0; absent: none.
 std::optional<size_t> TurnOf(const MasterSearch& search, const std::string& node_id);
