@@ -129,7 +129,10 @@ def test_a_master_finds_the_shared_token(job):
     (job.folder / "master").mkdir(mode=0o700)
     refused = subprocess.run(
         [command_path("phalanx-master"), "--port=0", f"--state-dir={job.folder / 'master'}/"],
-        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
     )
     assert refused.returncode == 2 and f"{secret}: the file is empty" in refused.stderr
     secret.write_text(secrets.token_hex(16) + "\n")

@@ -97,7 +97,8 @@ namespace {
 
 // `mask`: nobody may do that to it.
 StatusOr<std::string> ReadOwnLine(const std::string& path, mode_t mask) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // whoever has made a pipe of it is not waited for
+  const Fd fd(
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // whoever has made a pipe of it is not waited for
   if (!fd.valid()) return ErrnoStatus(errno, path);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, path);

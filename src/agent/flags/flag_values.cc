@@ -325,7 +325,8 @@ bool IsCleanText(std::string_view text) {
 std::string JobDirectoryName(std::string_view job_id) {
   auto allowed = [](char c) { return IsLetterOrDigit(c) || c == '.' || c == '_' || c == '-'; };
   bool leads_well = !job_id.empty() && job_id.front() != '.' && job_id.front() != '-';
-  if (leads_well && job_id != kSharedTokenFile && job_id.size() <= 100 && std::all_of(job_id.begin(), job_id.end(), allowed))
+  if (leads_well && job_id != kSharedTokenFile && job_id.size() <= 100 &&
+      std::all_of(job_id.begin(), job_id.end(), allowed))
     return std::string(job_id);
   std::string name(job_id.substr(0, 80));
   for (char& c : name) c = allowed(c) ? c : '_';
