@@ -343,7 +343,8 @@ def test_a_job_that_saves_seldom_does_not_hang(job, tmp_path):
     seldom = ["--steps=175", "--step-ms=150", "--memory-every=88"]  # 13 s from one to the next
     node = job.standalone("saving.py", tmp_path / "run", *seldom, flags=["--hang-timeout=11"])
     assert node.wait(120) == 0, job.story()
-    assert not re.search(r"no step for .*step [1-9]", node.stderr), job.story()
+    # Its start may take longer on a machine that works: that is one, at step 0.
+    assert not re.search(r"no step for [^:]*: [^:]* are at step [1-9]", node.stderr), job.story()
 
 
 def test_a_hang_timeout_begins_another_life(job):
