@@ -165,14 +165,11 @@ void Declare(CLI::App& app, MasterFlags& f) {
 
 // Where nobody gives one: that of all jobs that keep their state beside this one. A phalanx-run has looked for its
 // master.
-StatusOr<std::string> SharedToken(const MasterFlags& flags, const std::string& state_dir) {
-  return flags.embedded ? "" : SharedTokenIn(StateRootOf(state_dir));
-}
-
 StatusOr<std::string> Token(const MasterFlags& flags, const Environment& env, const std::string& state_dir) {
   if (flags.token_file.empty()) {
     const std::string given = env.NonEmptyOr("PHALANX_TOKEN", "");
-    return given.empty() ? SharedToken(flags, state_dir) : given;
+    if (!given.empty() || flags.embedded) return given;
+    return SharedTokenIn(StateRootOf(state_dir));
   }
   StatusOr<std::string> token = ReadPrivateLine(flags.token_file);
   if (!token.ok()) return WithContext(token.status(), "--token-file");

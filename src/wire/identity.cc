@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/openssl_error.h"
 #include "base/read_file.h"
 
 namespace phalanx::wire {
@@ -72,10 +73,7 @@ class Secret {
 };
 
 Status Failed(const char* what) {
-  const unsigned long code = ERR_get_error();
-  ERR_clear_error();
-  const char* const why = code == 0 ? nullptr : ERR_reason_error_string(code);
-  return absl::InternalError(fmt::format("credentials: {}: {}", what, why == nullptr ? "OpenSSL refuses" : why));
+  return absl::InternalError(fmt::format("credentials: {}: {}", what, TakeOpenSslError("OpenSSL refuses")));
 }
 
 // --- from a token -------------------------------------------------------------------------------------------------

@@ -121,6 +121,16 @@ func (c *cluster) secret() *corev1.Secret {
 	return secret
 }
 
+// loseSecret deletes it, and returns what it was.
+func (c *cluster) loseSecret() *corev1.Secret {
+	c.t.Helper()
+	secret := c.secret()
+	if err := c.server.Delete(c.t.Context(), secret); err != nil {
+		c.t.Fatal(err)
+	}
+	return secret
+}
+
 // A secret that is not the job's is said so. A job that has not begun waits for another one; a job that has gets pods
 // for those that it loses, and its master is not dialled.
 func TestAWrongSecretIsSaidSo(t *testing.T) {
@@ -136,11 +146,7 @@ func TestAWrongSecretIsSaidSo(t *testing.T) {
 	for name, breaks := range map[string]func(*cluster){
 		"nobody owns it": change(func(s *corev1.Secret) { s.OwnerReferences = nil }),
 		"it is empty":    change(func(s *corev1.Secret) { s.Data = nil }),
-		"it is gone": func(c *cluster) {
-			if err := c.server.Delete(t.Context(), c.secret()); err != nil {
-				t.Fatal(err)
-			}
-		},
+		"it is gone":     func(c *cluster) { c.loseSecret() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 2)
@@ -173,10 +179,7 @@ func TestASecretThatIsDeletedUnderAJobIsPutBack(t *testing.T) {
 	c := newCluster(t, 2)
 	c.mustReconcile()
 	c.sync()
-	before := c.secret()
-	if err := c.server.Delete(t.Context(), before); err != nil {
-		t.Fatal(err)
-	}
+	before := c.loseSecret()
 	c.remove("job-edljob-worker-1")
 	c.sync()
 	c.mustReconcile()
@@ -195,10 +198,7 @@ func TestASecretThatAPodWaitsForIsPutBack(t *testing.T) {
 	c := newCluster(t, 2)
 	c.mustReconcile()
 	c.sync()
-	before := c.secret()
-	if err := c.server.Delete(t.Context(), before); err != nil {
-		t.Fatal(err)
-	}
+	before := c.loseSecret()
 	pod := c.pods()["job-edljob-worker-1"]
 	pod.Status.Phase = corev1.PodPending
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
@@ -288,14 +288,11 @@ func TestAResumedJobGetsATokenAnew(t *testing.T) {
 	}
 	c.mustReconcile()
 	c.sync()
-	before := c.secret()
 	suspend(true)
 	if len(c.masters.opened) != 0 {
 		t.Errorf("dialled: %v", c.masters.opened)
 	}
-	if err := c.server.Delete(t.Context(), before); err != nil {
-		t.Fatal(err)
-	}
+	c.loseSecret()
 	suspend(false)
 	if token := string(c.secret().Data[elasticjob.TokenKey]); c.masters.opened[c.jobUID()].Token != token {
 		t.Errorf("the master is dialled with %v, and not with %s", c.masters.opened, token)

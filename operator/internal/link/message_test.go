@@ -6,16 +6,13 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
-	"k8s.io/apimachinery/pkg/types"
 
 	"phalanx/operator/internal/link/platformpb"
 )
 
 // Whatever somebody puts into a message, it can be sent.
 func TestTextsAreLegible(t *testing.T) {
-	l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
-	e := &entry{wished: make(chan struct{}, 1), stirred: make(chan struct{}, 1)}
-	l.jobs["uid"] = e
+	l, e := withoutStream(t)
 	cut := "显存不足"[:10] + "..." // in the middle of a character
 	l.Tell("uid", &platformpb.PlatformView{
 		Departures: []*platformpb.Departure{{Address: cut, Name: cut, Reason: cut}},

@@ -168,6 +168,14 @@ func TestFactsWaitForWhoTakesThem(t *testing.T) {
 	})
 }
 
+// withoutStream is a set with one job, uid, whose master nobody dials.
+func withoutStream(t *testing.T) (*Links, *entry) {
+	l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
+	e := &entry{wished: make(chan struct{}, 1), stirred: make(chan struct{}, 1)}
+	l.jobs["uid"] = e
+	return l, e
+}
+
 // breaking is a stream that ends behind so many messages.
 type breaking struct {
 	grpc.ClientStream
@@ -186,9 +194,7 @@ func (b *breaking) SendMsg(message any) error {
 
 // What a stream has not taken goes over the next one, before what has come since; of too many the oldest are dropped.
 func TestFactsAreGivenBackInTheirOrder(t *testing.T) {
-	l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
-	e := &entry{wished: make(chan struct{}, 1)}
-	l.jobs["uid"] = e
+	l, e := withoutStream(t)
 	want := report(l, 0, 30)
 	first, second := &breaking{left: 10}, &breaking{left: 1000}
 	sent, err := l.sendFacts(e, first, 0)
@@ -249,9 +255,7 @@ func TestFactsAreSaidUntilTheMasterHasThem(t *testing.T) {
 
 // A master that does not count them is told once.
 func TestAnOlderMasterHearsOfAFactOnce(t *testing.T) {
-	l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
-	e := &entry{wished: make(chan struct{}, 1)}
-	l.jobs["uid"] = e
+	l, e := withoutStream(t)
 	want := report(l, 0, 3)
 	first, second := &breaking{left: 1000}, &breaking{left: 1000}
 	sent, err := l.sendFacts(e, first, 0)
@@ -274,9 +278,7 @@ func TestAnOlderMasterHearsOfAFactOnce(t *testing.T) {
 // A node that goes sooner than was told is news; that time goes by is none.
 func TestANodeThatGoesSoonerIsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(t.Context(), Self{Version: "test"}, func(types.NamespacedName) {})
-		e := &entry{wished: make(chan struct{}, 1), stirred: make(chan struct{}, 1)}
-		l.jobs["uid"] = e
+		l, e := withoutStream(t)
 		tell := func(left time.Duration) uint64 {
 			l.Tell("uid", &platformpb.PlatformView{Departures: []*platformpb.Departure{
 				{Address: "10.0.0.7", LeftMs: left.Milliseconds()},

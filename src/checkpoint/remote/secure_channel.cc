@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/openssl_error.h"
+
 namespace phalanx::checkpoint {
 namespace {
 
@@ -20,12 +22,7 @@ constexpr unsigned char kIdentity[] = {'p', 'h', 'a', 'l', 'a', 'n', 'x', ' ', '
 constexpr char kCipher[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kCipherId[] = {0x13, 0x01};
 
-std::string WhyFailed() {
-  const unsigned long code = ERR_get_error();
-  ERR_clear_error();
-  const char* const why = code == 0 ? nullptr : ERR_reason_error_string(code);
-  return why == nullptr ? "TLS failed" : why;
-}
+std::string WhyFailed() { return TakeOpenSslError("TLS failed"); }
 
 Status TlsStatus(const char* what) { return absl::InternalError(fmt::format("{}: {}", what, WhyFailed())); }
 

@@ -51,6 +51,13 @@ class PlatformJob : public JobFixture {
     departure.set_reason(reason);
     departure.set_left_ms(30'000);
   }
+  // Where it is in the network.
+  void IsUnder(int number, uint32_t access_switch) {
+    v1::NodePlace& place = *view.add_places();
+    place.set_address(Address(number));
+    place.set_pod_switch(1);
+    place.set_access_switch(access_switch);
+  }
   void Tell() {
     view.set_generation(view.generation() + 1);
     v1::PlatformMessage message;
@@ -366,12 +373,7 @@ TEST(PlatformTest, ANodeIsKnownByAnyOfItsAddresses) {
 
 TEST(PlatformTest, NodesUnderOneSwitchHaveRanksNextToEachOther) {
   PlatformJob job(4, 4);
-  for (int i = 0; i < 4; ++i) {
-    v1::NodePlace& place = *job.view.add_places();
-    place.set_address(PlatformJob::Address(i));
-    place.set_pod_switch(1);
-    place.set_access_switch(1 + i % 2);
-  }
+  for (int i = 0; i < 4; ++i) job.IsUnder(i, 1 + i % 2);
   job.Tell();
   job.Train(4);
   EXPECT_THAT(job.Records("round-addresses"), ElementsAre("nodes by rank: 10.0.0.0, 10.0.0.2, 10.0.0.1, 10.0.0.3"));
@@ -383,11 +385,7 @@ TEST(PlatformTest, NoRoundBeginsBeforeItIsKnownWhereNodesAre) {
   job.Train(2);
   job.Pass(5'000);
   EXPECT_EQ(job.World(), 0u);
-  for (int i = 0; i < 2; ++i) {
-    v1::NodePlace& place = *job.view.add_places();
-    place.set_address(PlatformJob::Address(i));
-    place.set_access_switch(1);
-  }
+  for (int i = 0; i < 2; ++i) job.IsUnder(i, 1);
   job.Tell();
   EXPECT_EQ(job.World(), 2u);
   EXPECT_THAT(job.Records("round-addresses"), SizeIs(1));

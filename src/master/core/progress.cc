@@ -60,11 +60,10 @@ void SeeStep(Turn& turn, int64_t step, bool told) {
   NoteStepSeen(turn, round.last_seen_step);
 }
 
-// A script that tells its saves alone, by numbers of its own, trains on between two of them.
-void SeeOptimizerStep(Turn& turn) {
-  Round& round = *turn.job.round;
-  SawSaving(round.stall, turn.now);
-  round.quiet_since = turn.now;
+// Its largest step stays, and that is no sign of a hang.
+void SeeItGoesOn(Round& round, Instant now) {
+  SawSaving(round.stall, now);
+  round.quiet_since = now;
 }
 
 }  // namespace
@@ -94,7 +93,8 @@ void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   if (beat.max_step() <= 0) return;
   MarkStepped(turn);
   SeeStep(turn, beat.max_step(), beat.progress().has_step());
-  if (optimizer_stepped) SeeOptimizerStep(turn);
+  // A script that tells its saves alone, by numbers of its own, trains on between two of them.
+  if (optimizer_stepped) SeeItGoesOn(*turn.job.round, turn.now);
 }
 
 void On(Turn& turn, uint64_t session, const v1::FirstStep& first) {
@@ -127,10 +127,7 @@ void OnProgress(Turn& turn, uint64_t session, uint64_t epoch, const v1::Progress
   const bool live = turn.IsCurrent(epoch) && turn.job.nodes.at(session).group_rank >= 0;
   if (!live && !WasMember(turn, session, epoch)) return;
   Round& round = live ? *turn.job.round : *turn.job.last_round;
-  if (told.saving_ms() > round.saving_ms) {
-    SawSaving(round.stall, turn.now);
-    round.quiet_since = turn.now;
-  }
+  if (told.saving_ms() > round.saving_ms) SeeItGoesOn(round, turn.now);
   round.saving_ms = std::max(round.saving_ms, told.saving_ms());
   if (!turn.IsLive(epoch) || turn.now - round.saving_noted_at >= kSavingNoticeMs) NoteSaving(turn, round);
   if (!told.has_step()) return;
