@@ -104,7 +104,7 @@ def test_two_users_with_the_same_job_id(make_job, make_job_of):
     # Of the other's files there is nothing to be had, and phalanx-run says where it would have liked to write.
     state = jobs[0].folder / "xdg-state" / "phalanx"
     intruder = node_of(jobs[1], "same", free_port(), f"--state-dir={state}", script="tell.py")
-    assert intruder.wait() == 1, jobs[1].story()
+    assert intruder.wait() == 2, jobs[1].story()
     assert f"state directory {state}" in intruder.stderr
     for job in jobs:
         job.stop()

@@ -721,7 +721,10 @@ class Resolver {
     const std::string path = fmt::format("{}/{}", StateRoot(), kSharedTokenFile);
     const StatusOr<std::string> token = host_.read_secret(path);
     if (absl::IsNotFound(token.status())) return absl::OkStatus();
-    if (!token.ok()) return Wrong(Message(token.status()));
+    if (!token.ok()) {
+      return Wrong(
+          fmt::format("state directory {} (--state-dir gives another): {}", StateRoot(), Message(token.status())));
+    }
     const Status good = CheckToken(*token);
     if (!good.ok()) return Wrong(fmt::format("{}: {}", path, Message(good)));
     config_.token = *token;

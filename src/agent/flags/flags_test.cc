@@ -266,7 +266,8 @@ TEST(Flags, FindsTheTokenThatWasLeftInTheStateDirectory) {
   found = std::string("two words");
   EXPECT_THAT(error(), AllOf(HasSubstr("/work/shared/job-token: expected"), Not(HasSubstr("two words"))));
   found = absl::PermissionDeniedError("/work/shared/job-token: others may read it");
-  EXPECT_THAT(error(), HasSubstr("/work/shared/job-token: others may read it"));
+  EXPECT_THAT(error(),
+              HasSubstr("state directory /work/shared (--state-dir gives another): /work/shared/job-token: others"));
 }
 
 TEST(Flags, RefusesBackendsByName) {
