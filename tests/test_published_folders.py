@@ -103,6 +103,21 @@ def test_what_is_stored_late_is_published_with_the_next(out):
         assert names(out / "_phalanx") == ["24", "8"]
 
 
+def test_a_clock_that_was_set_back_changes_no_order(out):
+    with opened(out) as checkpointer:
+        folders = folders_of(checkpointer, out)
+        stored(checkpointer, 8, 16, 24)
+        folders.repair()
+        tomorrow_s = (out / "checkpoint-8").stat().st_mtime + 86_400
+        os.utime(out / "checkpoint-8", (tomorrow_s, tomorrow_s))
+        replace(out / "checkpoint-4")
+        assert folders.steps() == [4, 8, 16, 24]
+        os.utime(out / "checkpoint-4", (tomorrow_s + 1, tomorrow_s + 1))
+        assert folders.steps() == [8, 16, 24, 4]
+        folders.rotate(3, 24)
+    assert names(out) == ["_phalanx", "checkpoint-16", "checkpoint-24", "checkpoint-4"]
+
+
 def test_numbers_that_begin_anew_are_of_other_steps(out):
     with opened(out) as checkpointer:
         stored(checkpointer, 8, 16)

@@ -43,15 +43,26 @@ class Folders:
         return path_of(name) if self._is_nested else name
 
     def steps(self):
-        """Those that have a folder, the oldest first: by when it was made, of one moment by number."""
-        found = []
+        """Those that have a folder, the oldest first: ours as they were stored, others among them by when they were
+        made, of one moment by number."""
+        made_ns = self._made_ns()
+        ours = [each for each in reversed(self.stored()) if each.step in made_ns and self._lies_in(each) == _OURS]
+        latest_ns = 0
+        for each in ours:  # clocks are set back, sequences are not
+            latest_ns = made_ns[each.step] = max(latest_ns, made_ns[each.step])
+        sequence = {each.step: each.sequence for each in ours}
+        return sorted(made_ns, key=lambda step: (made_ns[step], sequence.get(step, 0), step))
+
+    def _made_ns(self):
+        """{step: when its folder was made}."""
+        found = {}
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(self._parent):
                 matched = self._name.match(entry.name)
                 with contextlib.suppress(FileNotFoundError):
                     if matched and entry.is_dir():
-                        found.append((entry.stat().st_mtime_ns, int(matched[1])))
-        return [step for _, step in sorted(found)]
+                        found[int(matched[1])] = entry.stat().st_mtime_ns
+        return found
 
     def stored(self):
         """[StoredStep] of the directory alone, that which was stored last first."""
