@@ -8,7 +8,6 @@
 
 #include <filesystem>
 #include <system_error>
-#include <vector>
 
 #include "agent/flags/elastic_config.h"
 #include "base/net.h"
@@ -17,11 +16,15 @@
 
 namespace phalanx::cli {
 
-std::string RandomHex(size_t bytes) {
-  std::vector<unsigned char> random(bytes);
+std::string RandomBytes(size_t count) {
+  std::string random(count, '\0');
   [[maybe_unused]] const ssize_t n = getrandom(random.data(), random.size(), 0);  // at most 256 bytes: always whole
+  return random;
+}
+
+std::string RandomHex(size_t bytes) {
   std::string text;
-  for (const unsigned char byte : random) text += fmt::format("{:02x}", byte);
+  for (const char byte : RandomBytes(bytes)) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   return text;
 }
 

@@ -7,7 +7,10 @@
 
 namespace phalanx::cli {
 
-// As many random bytes, at most 256, in hexadecimal.
+// At most 256.
+std::string RandomBytes(size_t count);
+
+// As many random bytes, in hexadecimal.
 std::string RandomHex(size_t bytes);
 
 // Asked anew at each call: its job id and its token are fresh.

@@ -31,6 +31,7 @@
 #include "base/process/signals.h"
 #include "cli/host.h"
 #include "cli/missing_script.h"
+#include "wire/node_key.h"
 
 namespace phalanx {
 namespace {
@@ -86,15 +87,15 @@ int Launch(agent::LaunchConfig config, Environment env) {
     say(agent::Level::kError, Message(state));
     return 1;
   }
-  const std::string node_id = cli::RandomHex(16);
-  StatusOr<agent::Guard> guard = agent::Guard::Start(node_id);  // before any thread
+  const std::string node_key = cli::RandomBytes(wire::kNodeKeyBytes);
+  StatusOr<agent::Guard> guard = agent::Guard::Start(wire::NodeIdOf(node_key));  // before any thread
   if (!guard.ok()) {
     say(agent::Level::kError, fmt::format("the guard process could not be started: {}", Message(guard.status())));
     return 1;
   }
   EventLoop loop;
   Reaper reaper(loop);
-  agent::NodeAgent node(loop, reaper, std::move(config), std::move(env), node_id, *guard);
+  agent::NodeAgent node(loop, reaper, std::move(config), std::move(env), node_key, *guard);
   return node.Run();
 }
 

@@ -7,6 +7,6 @@
 
 namespace phalanx::wire {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 }  // namespace phalanx::wire

@@ -104,6 +104,7 @@ CORES = (
     "src/base/reach.h",
     "src/base/traceback_text.*",
     "src/base/utf8.*",
+    "src/wire/node_key.*",
     "src/checkpoint/disk/manifest.*",
     "src/checkpoint/host/request.*",
     "src/checkpoint/disk/archive.*",

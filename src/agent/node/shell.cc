@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/net.h"
 #include "base/process/memory.h"
+#include "wire/node_key.h"
 #include "wire/protocol.h"
 
 namespace phalanx::agent {
@@ -84,13 +85,14 @@ joining::Options JoiningOptionsOf(const LaunchConfig& config) {
 
 }  // namespace
 
-NodeAgent::NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Environment env, std::string node_id,
+NodeAgent::NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Environment env, std::string node_key,
                      Guard& guard)
     : loop_(loop),
       reaper_(reaper),
       config_(std::move(config)),
       env_(std::move(env)),
-      node_id_(std::move(node_id)),
+      node_key_(std::move(node_key)),
+      node_id_(wire::NodeIdOf(node_key_)),
       guard_(guard),
       speaker_{config_.log_format, config_.rdzv_id, Hostname()},
       began_ms_(MonotonicMs()) {
@@ -262,6 +264,7 @@ v1::AgentMessage NodeAgent::HelloNow() {
   hello.set_software_version(PHALANX_VERSION);
   hello.set_job_id(config_.rdzv_id);
   hello.set_node_id(node_id_);
+  hello.set_node_key(node_key_);
   hello.set_hostname(Hostname());
   hello.set_address(address_);
   for (std::string& address : InterfaceAddresses()) hello.add_interface_addresses(std::move(address));

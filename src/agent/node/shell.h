@@ -49,8 +49,8 @@ namespace phalanx::agent {
 
 class NodeAgent {
  public:
-  // `node_id`: unique for this life. `guard` must outlive the agent.
-  NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Environment env, std::string node_id, Guard& guard);
+  // `node_key`: wire::kNodeKeyBytes random ones, of this life. `guard` must outlive the agent.
+  NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Environment env, std::string node_key, Guard& guard);
   NodeAgent(const NodeAgent&) = delete;
   NodeAgent& operator=(const NodeAgent&) = delete;
   ~NodeAgent();
@@ -183,7 +183,7 @@ class NodeAgent {
   Reaper& reaper_;
   LaunchConfig config_;
   const Environment env_;
-  const std::string node_id_;
+  const std::string node_key_, node_id_;
   Guard& guard_;
   const Speaker speaker_;
   CoreState core_;

@@ -110,6 +110,7 @@ bool AreSane(const v1::Successors& successors) {
 
 void AdmitHello(v1::Hello& hello) {
   DropUnknownFields(hello);
+  hello.clear_node_key();  // is looked at before, and kept nowhere
   Cut(*hello.mutable_software_version(), kMaxNameBytes);
   // One more than allowed, so that the door sees it.
   const int addresses = std::min<int>(hello.interface_addresses_size(), static_cast<int>(kMaxInterfaceAddresses) + 1);

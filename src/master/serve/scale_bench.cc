@@ -31,6 +31,7 @@
 #include "master/serve/bench_master.h"
 #include "phalanx/v1/agent.grpc.pb.h"
 #include "wire/grpc_log.h"
+#include "wire/node_key.h"
 #include "wire/operation.h"
 #include "wire/test_credentials.h"
 
@@ -118,6 +119,8 @@ class Agent {
     stream_->Read(&incoming_, &read_);
     v1::Hello hello = TestHello(fmt::format("node-{}", index_), 8,
                                 TestSpec(static_cast<uint32_t>(fleet_.size), static_cast<uint32_t>(fleet_.size)));
+    hello.set_node_key(fmt::format("{:016}", index_));
+    hello.set_node_id(wire::NodeIdOf(hello.node_key()));
     hello.mutable_spec()->set_max_restarts(1'000);
     hello.mutable_spec()->set_last_call_ms(300);
     if (fleet_.checked) {

@@ -32,6 +32,7 @@
 #include "replay/recorder.h"
 #include "wire/grpc_log.h"
 #include "wire/limits.h"
+#include "wire/node_key.h"
 #include "wire/operation.h"
 #include "wire/session.h"
 
@@ -447,9 +448,9 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
     return endpoint_->OnMessage(state_, session.id(), message);
   }
   session.set_greeted();
-  if (const std::string fault = FirstMessageFault(message); !fault.empty()) {
-    return Tell(session.id(), RefusedFor(fault));
-  }
+  std::string fault = FirstMessageFault(message);
+  if (fault.empty()) fault = wire::NodeKeyFault(message.hello());
+  if (!fault.empty()) return Tell(session.id(), RefusedFor(fault));
   const std::optional<wire::Role> role = session.role();
   // Of certificates in files a master's may be that of a node, too: any may come to host the master.
   if (role.has_value() && *role != wire::Role::kAgent && *role != wire::Role::kMaster) {

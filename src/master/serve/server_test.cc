@@ -178,6 +178,31 @@ TEST(Server, ABrokenStreamIsALostNodeAtOnce) {
   EXPECT_EQ(a.NextDecision().start_round().reason(), "node c joined: all 2 nodes are there");
 }
 
+// Its id is known to all nodes, and to whoever calls at its presence_port.
+TEST(Server, ANodeComesBackByItsKeyAlone) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  TestAgent b(server.address(), "b");
+  a.Hello(2);
+  b.Hello(2);
+  EXPECT_TRUE(a.NextDecision().has_welcome());
+  EXPECT_TRUE(a.NextDecision().has_start_round());
+  for (const char* key : {"another's key of", "", "c"}) {
+    TestAgent thief(server.address(), "c");
+    v1::AgentMessage message = thief.HelloMessage(2);
+    message.mutable_hello()->set_node_id(b.HelloMessage(2).hello().node_id());
+    message.mutable_hello()->set_node_key(key);
+    thief.Send(message);
+    EXPECT_THAT(thief.Next().refused().sentence(), HasSubstr("node key"));
+  }
+  b.Exited(1, 0, 9);  // its stream is still its own
+  EXPECT_THAT(a.NextDecision().start_round().reason(), HasSubstr("died (SIGKILL) on node b, restart 1 of 1"));
+
+  TestAgent again(server.address(), "b");
+  again.Hello(2);
+  EXPECT_TRUE(again.NextDecision().has_welcome());
+}
+
 // One order a directory comes of one report, before any of them is written.
 TEST(Server, AsManyDirectoriesAsThereMayBeBreakNoStream) {
   Server server;

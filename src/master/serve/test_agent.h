@@ -1,6 +1,7 @@
 // One agent's end of the conversation, for tests against a real server.
 #pragma once
 
+#include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
@@ -10,6 +11,7 @@
 
 #include "master/core/test_hello.h"
 #include "phalanx/v1/agent.grpc.pb.h"
+#include "wire/node_key.h"
 #include "wire/test_credentials.h"
 
 namespace phalanx::master {
@@ -34,6 +36,8 @@ class TestAgent {
 
   v1::AgentMessage HelloMessage(uint32_t nodes = 1) const {
     v1::Hello hello = TestHello(name_, 1, TestSpec(nodes, nodes));
+    hello.set_node_key(fmt::format("{:>16}", name_));
+    hello.set_node_id(wire::NodeIdOf(hello.node_key()));
     hello.mutable_spec()->set_max_restarts(1);
     hello.mutable_spec()->set_last_call_ms(300);
     return FirstMessage(std::move(hello));

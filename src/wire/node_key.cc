@@ -1,0 +1,35 @@
+#include "wire/node_key.h"
+
+#include <fmt/format.h>
+#include <openssl/sha.h>
+
+#include "wire/protocol.h"
+
+namespace phalanx::wire {
+namespace {
+
+constexpr std::string_view kPurpose = "phalanx node id 1:";  // so that a digest for another purpose is no id
+constexpr size_t kIdBytes = 16;
+
+}  // namespace
+
+std::string NodeIdOf(std::string_view key) {
+  const std::string text = fmt::format("{}{}", kPurpose, key);
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
+  std::string id;
+  for (size_t i = 0; i < kIdBytes; ++i) id += fmt::format("{:02x}", digest[i]);
+  return id;
+}
+
+std::string NodeKeyFault(const v1::Hello& hello) {
+  if (hello.protocol_version() != kProtocolVersion) return "";
+  if (hello.node_key().size() != kNodeKeyBytes) {
+    return fmt::format("node key of {} bytes: expected {}", hello.node_key().size(), kNodeKeyBytes);
+  }
+  if (hello.node_id() != NodeIdOf(hello.node_key()))
+    return "the node id is not that of its node key: it is another node's";
+  return "";
+}
+
+}  // namespace phalanx::wire
