@@ -114,6 +114,29 @@ def test_the_masters_node_is_cut_off_and_comes_back(make_network, make_job):
     assert [node.wait() for node in nodes] == [0, 0, 0], job.story()
 
 
+def test_a_name_of_all_machines(make_network, make_job, tmp_path):
+    """One of them hosts the job, whoever is there first. Who comes when that one is gone, and its address silent, finds
+    the master where it is by then."""
+    job = make_job(make_network(4))
+    job.network.name_all("masters", tmp_path / "hosts")
+    job.endpoint_host = "masters"
+    nodes = [job.node(2, "light_steps.py", nnodes="1:4", flags=FLAGS)]
+    nodes[0].wait_line("no answer from the master")
+    nodes += [job.node(index, "light_steps.py", nnodes="1:4", flags=FLAGS) for index in (1, 0)]
+    life = job.wait_world(3)
+    masters = [sum("phalanx-master" in name_of(pid) for pid in job.processes(node)) for node in nodes]
+    assert masters == [0, 0, 1]
+    kill(job, nodes[2])
+    life = job.wait_world(2, after=life)
+    for node in nodes[:2]:
+        node.wait_line(HOSTS_IT)
+    job.network.pull(0)
+    late = job.node(3, "light_steps.py", nnodes="1:4", flags=FLAGS)
+    life = job.wait_world(3, after=life)
+    job.stop()
+    assert [node.wait() for node in (*nodes[:2], late)] == [0, 0, 0], job.story()
+
+
 def test_of_two_nodes_the_one_without_the_master_waits_while_it_is_cut_off(make_network, make_job):
     """Nobody can tell it whether the other trains on, and the other does."""
     job = make_job(make_network(2))

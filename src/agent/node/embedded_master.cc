@@ -1,5 +1,6 @@
 #include "agent/node/embedded_master.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -9,7 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <iterator>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "agent/core/core.h"
@@ -77,6 +80,19 @@ std::string AdvertisedAddress(const LaunchConfig& config, const std::string& tow
   return found == interfaces.end() ? towards_master : *found;
 }
 
+std::string HostsAddress(const std::vector<std::string>& endpoint_addresses) {
+  const auto place = [](const std::string& address) {
+    unsigned char bytes[sizeof(in6_addr)] = {};
+    const bool is_v4 = inet_pton(AF_INET, address.c_str(), bytes) == 1;
+    if (!is_v4) inet_pton(AF_INET6, address.c_str(), bytes);
+    return std::make_tuple(IsLoopback(address), !is_v4, std::string(std::begin(bytes), std::end(bytes)));
+  };
+  const auto lowest = std::min_element(
+      endpoint_addresses.begin(), endpoint_addresses.end(),
+      [&place](const std::string& one, const std::string& other) { return place(one) < place(other); });
+  return lowest == endpoint_addresses.end() ? "" : *lowest;
+}
+
 Hosting DecideHosting(const LaunchConfig& config, const std::vector<std::string>& endpoint_addresses,
                       const std::function<bool(const std::string&)>& is_local) {
   if (config.rendezvous == Rendezvous::kStandalone) return {true, "127.0.0.1", "127.0.0.1"};
@@ -85,7 +101,8 @@ Hosting DecideHosting(const LaunchConfig& config, const std::vector<std::string>
   if (mine == endpoint_addresses.end())
     mine = std::find_if(endpoint_addresses.begin(), endpoint_addresses.end(), is_local);
   const bool here = mine != endpoint_addresses.end();
-  const bool by_rule = config.rendezvous == Rendezvous::kStatic ? config.node_rank == 0 : here;
+  const bool is_the_host = here && is_local(HostsAddress(endpoint_addresses));
+  const bool by_rule = config.rendezvous == Rendezvous::kStatic ? config.node_rank == 0 : is_the_host;
   if (!config.is_host.value_or(by_rule)) return {};
   if (here && IsLoopback(*mine) && OthersComeByName(config)) {
     return {true, mine->find(':') == std::string::npos ? "0.0.0.0" : "::", *mine};

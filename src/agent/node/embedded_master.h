@@ -20,7 +20,8 @@ namespace phalanx::agent {
 
 // Whether this node may host the master, and the address it would be bound to: that of the endpoint where it is one of
 // this machine's, else (--rdzv-conf is_host=1, a name that leads here by way of a service) any. Any, too, where this
-// machine's own name is a loopback address to itself alone (Debian's 127.0.1.1) and other nodes are to come.
+// machine's own name is a loopback address to itself alone (Debian's 127.0.1.1) and other nodes are to come. Of an
+// endpoint with addresses of several machines, as a name for all nodes has, the one with HostsAddress() may.
 // `endpoint_addresses` are those the endpoint's name resolves to (may be empty), `is_local` tells whether an address is
 // this machine's. Pure.
 struct Hosting {
@@ -30,6 +31,10 @@ struct Hosting {
 };
 Hosting DecideHosting(const LaunchConfig& config, const std::vector<std::string>& endpoint_addresses,
                       const std::function<bool(const std::string&)>& is_local);
+
+// That of several addresses of an endpoint whose machine hosts the master; the same on all nodes, whatever order they
+// are told them in: the lowest that is no loopback, IPv4 before IPv6. "": there are none. Pure.
+std::string HostsAddress(const std::vector<std::string>& endpoint_addresses);
 
 // Whether other nodes are to reach this job by a name that may mean something else to them than to this machine. Pure.
 bool OthersComeByName(const LaunchConfig& config);

@@ -31,6 +31,23 @@ TEST(Hosting, TheMachineThatTheEndpointNamesHosts) {
   EXPECT_FALSE(DecideHosting(Config(Rendezvous::kC10d), {}, IsMine).host);
 }
 
+TEST(Hosting, OfSeveralMachinesThatAnEndpointNamesOneHosts) {
+  const std::vector<std::string> orders[] = {{"2001:db8::1", "10.0.0.10", "10.0.0.9", "127.0.0.1"},
+                                             {"10.0.0.9", "127.0.0.1", "2001:db8::1", "10.0.0.10"}};
+  for (const std::vector<std::string>& addresses : orders) {
+    EXPECT_EQ(HostsAddress(addresses), "10.0.0.9");
+    for (const char* own : {"10.0.0.9", "10.0.0.10", "2001:db8::1"}) {
+      const auto is_own = [own](const std::string& address) { return address == own || address == "127.0.0.1"; };
+      const Hosting hosting = DecideHosting(Config(Rendezvous::kC10d), addresses, is_own);
+      EXPECT_EQ(hosting.host, own == std::string("10.0.0.9"));
+      EXPECT_EQ(hosting.bind_address, hosting.host ? own : "");
+    }
+  }
+  EXPECT_EQ(HostsAddress({"::1", "2001:db8::2", "2001:db8::1"}), "2001:db8::1");
+  EXPECT_EQ(HostsAddress({"::1", "127.0.0.1"}), "127.0.0.1");
+  EXPECT_EQ(HostsAddress({}), "");
+}
+
 TEST(Hosting, StaticRankZeroHosts) {
   EXPECT_TRUE(DecideHosting(Config(Rendezvous::kStatic, 0), {"10.0.0.1"}, IsMine).host);
   EXPECT_FALSE(DecideHosting(Config(Rendezvous::kStatic, 1), {"10.0.0.1"}, IsMine).host);

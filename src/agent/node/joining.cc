@@ -254,8 +254,9 @@ void NodeAgent::ReserveMastersPlace() {
   if (config_.tls.given() && !CheckMastersCertificate(config_).ok()) return;
   const int ports = config_.port_range_last - config_.port_range_first + 1;
   if (config_.port_range_first != 0 && ports < kLeastPortsToHost) return;  // the stores need them
-  // The endpoint's number, where it is not this machine that is to have it.
-  const bool is_endpoint = std::any_of(master_addresses_.begin(), master_addresses_.end(), IsLocalAddress);
+  // The endpoint's number, where it is not this machine that is to have it: who dials a name of several machines later
+  // finds the master wherever it is by then.
+  const bool is_endpoint = IsLocalAddress(HostsAddress({master_addresses_.begin(), master_addresses_.end()}));
   auto place = ReservedPort::Take(address_, is_endpoint ? 0 : config_.endpoint_port, config_.port_range_first,
                                   config_.port_range_last);
   if (!place.ok()) return Warn(fmt::format("this node cannot host the job's master: {}", Message(place.status())));
