@@ -144,6 +144,21 @@ def test_a_master_finds_the_shared_token(job):
     assert "gathering" in job.phalanx("status", f"--state-dir={job.folder / 'master'}").stdout, "it needs no other"
 
 
+def test_nodes_call_a_job_as_they_like_where_its_master_says_so(job, token):
+    """As with Kubernetes' operator: dlrover-run names the job, phalanx-run need not. Its token closes it."""
+    open_job = job.run("--any-job-id", "--port=0", command=[command_path("phalanx-master")], name="open")
+    assert open_job.wait() == 2 and "--any-job-id: expected a token or certificates" in open_job.stderr
+    job.start_master("2", f"--token-file={token}", "--any-job-id")
+    closed = [f"--job-token-file={token}"]
+    nodes = [job.node(0, "light_steps.py", nnodes="2", flags=[*closed, "--rdzv-id=fine-tuning"])]
+    nodes.append(job.node(1, "light_steps.py", nnodes="2", flags=closed))
+    job.wait_world(2)
+    stranger = job.node(2, "light_steps.py", nnodes="2", flags=["--rdzv-id=fine-tuning"])
+    assert stranger.wait() == 1 and "is closed" in stranger.stderr, job.story()
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+
+
 def test_the_token_is_with_nobody_whom_the_job_starts(job, token):
     """But with the master, which needs it: neither in the environment nor in the command of a rank or of its zygote."""
     secret = token.read_text().strip()

@@ -38,6 +38,7 @@ struct MasterFlags {
   std::vector<std::string> hosts = {"127.0.0.1"};
   uint16_t port = 29400;
   std::string job_id = "none";
+  bool any_job_id = false;
   std::string nnodes = "1:1";
   uint32_t node_unit = 1;
   std::optional<uint32_t> max_restarts;
@@ -105,7 +106,12 @@ void Declare(CLI::App& app, MasterFlags& f) {
   app.set_version_flag("--version", "phalanx-master " PHALANX_VERSION);
   app.add_option("--host", f.hosts, "addresses to listen on, and no others")->delimiter(',')->capture_default_str();
   app.add_option("--port", f.port, "port to listen on; 0: any free one")->capture_default_str();
-  app.add_option("--job-id", f.job_id, "the job's id, as --rdzv-id of phalanx-run")->capture_default_str();
+  app.add_option("--job-id", f.job_id, "the job's id, as --rdzv-id of phalanx-run")
+      ->capture_default_str()
+      ->envname("PHALANX_MASTER_JOB_ID");  // as below
+  app.add_flag("--any-job-id", f.any_job_id,
+               "nodes may give the job another id: the token or the certificate that they show is enough")
+      ->envname("PHALANX_ANY_JOB_ID");  // masters before it start with it all the same
   app.add_option("--nnodes", f.nnodes, "nodes of the job: N or MIN:MAX")->capture_default_str();
   app.add_option("--node-unit", f.node_unit, "train with a multiple of so many nodes")
       ->check(CLI::PositiveNumber)
@@ -234,6 +240,7 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
   options.hosts = flags.hosts;
   options.port = flags.port;
   options.job_id = flags.job_id;
+  options.any_job_id = flags.any_job_id;
   options.verbose = flags.verbose || !flags.embedded;
   options.resume = flags.resume;
   options.await_platform_ms = flags.await_platform_s * 1'000;
@@ -273,6 +280,10 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
         fmt::format("{}/{}", DefaultStateRoot(env), agent::MastersDirectoryName(flags.job_id, Hostname(), flags.port));
   }
   PHX_RETURN_IF_ERROR(ReadCredentials(flags, env, options, token));
+  if (options.any_job_id && options.plain_nodes) {
+    return absl::InvalidArgumentError(
+        "--any-job-id: expected a token or certificates: of an open job the id is all that its nodes show");
+  }
   return options;
 }
 

@@ -315,8 +315,11 @@ struct JobState {
   uint64_t Visits() const;
   // How long a silent one of so many nodes is believed.
   int64_t LeaseMsOf(size_t of_nodes) const;
+  // Whether a node that names this id means this job.
+  bool IsCalled(const std::string& id) const { return any_job_id || id == job_id; }
 
   std::string job_id;
+  bool any_job_id = false;   // its nodes may call it as they like
   std::string master_id;     // of this process, for its Welcome
   uint64_t incarnation = 1;  // which process of this master it is
   // Other nodes may take the job up: rounds need most of the last world. False: nobody else can, and nobody is asked.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "master/core/checks.h"
+#include "master/core/door.h"
 #include "master/core/job_fixture.h"
 #include "master/rules/lease.h"
 
@@ -139,6 +140,20 @@ TEST(Start, NodesBeyondMaxAreSpares) {
   EXPECT_EQ(NodeStateText(job.state, job.state.nodes.at(c)), "spare");
   job.Pass(60'000);
   EXPECT_EQ(job.Epoch(), 1U);
+}
+
+// A token closes the job, and what its nodes call it is theirs.
+TEST(Start, NodesMayCallAJobAsTheyLikeWhereTheirMasterSaysSo) {
+  JobState state;
+  state.job_id = "job";
+  state.any_job_id = true;
+  v1::Hello hello = TestHello("a", 1, TestSpec(2, 2));
+  hello.set_job_id("fine-tuning");
+  AgentAttached attached = AttachedOf(1, FirstMessage(hello), "");
+  EXPECT_EQ(Refusal(state, attached), std::nullopt);
+  state.any_job_id = false;
+  ASSERT_NE(Refusal(state, attached), std::nullopt);
+  EXPECT_TRUE(Refusal(state, attached)->other_job());
 }
 
 // A node that was welcomed before has met the wrong master, and need not end.

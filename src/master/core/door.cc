@@ -32,7 +32,7 @@ Sentence CheckIdentity(const JobState& state, const v1::Hello& hello) {
         "same Phalanx on all nodes",
         wire::kProtocolVersion, PHALANX_VERSION, hello.protocol_version(), Shown(hello.software_version()));
   }
-  if (hello.job_id() != state.job_id) {
+  if (!state.IsCalled(hello.job_id())) {
     return fmt::format("this master serves another job than '{}': check --rdzv-id and --rdzv-endpoint",
                        Shown(hello.job_id()));
   }
@@ -208,7 +208,7 @@ std::optional<v1::Refused> Refusal(const JobState& state, const AgentAttached& a
   if (!sentence) return std::nullopt;
   v1::Refused refused;
   refused.set_sentence(*sentence);
-  refused.set_other_job(attached.hello().job_id() != state.job_id);
+  refused.set_other_job(!state.IsCalled(attached.hello().job_id()));
   return refused;
 }
 

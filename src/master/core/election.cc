@@ -26,7 +26,7 @@ class Election {
   void On(const AgentAttached& e) {
     if (c_.over) return turn_.Send(e.session, NotElectedFor("this master was not elected"), "it has given up");
     const v1::Hello& hello = e.hello();
-    if (hello.only_tells() && hello.job_id() == turn_.job.job_id) {
+    if (hello.only_tells() && turn_.job.IsCalled(hello.job_id())) {
       if (hello.term() >= c_.term) GiveUp("a master of a later term has been elected");
       return turn_.Send(e.session, NotElectedFor("this master is not elected"), "nobody may believe it");
     }

@@ -237,7 +237,7 @@ bool StepsAside(Turn& turn, const AgentAttached& e) {
 
 bool KnowsBetter(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
-  if (!job.succession || e.hello().job_id() != job.job_id || e.hello().term() <= job.term) return false;
+  if (!job.succession || !job.IsCalled(e.hello().job_id()) || e.hello().term() <= job.term) return false;
   // It has seen a later master, that is lost as well. While this one may decide, no other one does.
   if (job.at_endpoint && job.round && MayDecide(job)) {
     job.term = e.hello().term() + 1;
@@ -250,7 +250,7 @@ bool KnowsBetter(Turn& turn, const AgentAttached& e) {
 }
 
 bool IsHerald(const JobState& job, const v1::Hello& hello) {
-  return hello.only_tells() && hello.job_id() == job.job_id;
+  return hello.only_tells() && job.IsCalled(hello.job_id());
 }
 
 void SendOn(Turn& turn, const Event& event) {
@@ -259,7 +259,7 @@ void SendOn(Turn& turn, const Event& event) {
   const auto* come = std::get_if<AgentAttached>(&event);
   if (come == nullptr) return;
   const v1::Hello& hello = come->hello();
-  if (hello.job_id() != job.job_id) {
+  if (!job.IsCalled(hello.job_id())) {
     v1::Refused refused;
     refused.set_sentence("this master serves another job");
     refused.set_other_job(true);

@@ -202,6 +202,7 @@ Status MasterServer::Impl::Listen() {
   start.set_candidate_term(options_.candidate_term);
   start.set_before_broke(options_.before_broke);
   start.set_await_platform_ms(options_.await_platform_ms);
+  start.set_any_job_id(options_.any_job_id);
   TakeItsPlace(state_, start, replay_start_.now_ms());
   PHX_RETURN_IF_ERROR(OpenReplayLog());
   OfferSession();

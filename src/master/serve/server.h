@@ -24,6 +24,7 @@ struct ServerOptions {
   std::vector<std::string> hosts = {"127.0.0.1"};  // addresses to bind to, and nothing else
   uint16_t port = 0;                               // 0: any free one, the same on all hosts
   std::string job_id;
+  bool any_job_id = false;          // nodes may call it as they like; for those that prove that they belong to it
   std::optional<v1::JobSpec> spec;  // absent: the first node's counts
   // What this master shows, and who is believed to belong to the job. Nothing: connections are in clear alone.
   wire::Credentials credentials;
