@@ -134,7 +134,7 @@ void Begin(Turn& turn, bool newcomers) {
 void LetBack(Turn& turn) {
   JobState& job = turn.job;
   job.left_out_due = kNever;
-  const bool checks = job.spec->check().level() > 0;
+  const bool checks = job.spec && job.spec->check().level() > 0;  // the platform may come before the first node
   const std::set<uint64_t> left_out = job.left_out;
   for (const uint64_t session : left_out) {
     Node& node = job.nodes.at(session);

@@ -505,6 +505,23 @@ TEST(PlatformTest, AMachineThatFailedItsCheckIsUnfit) {
   EXPECT_EQ(job.View().unfit_size(), 0);
 }
 
+// Its job's shape is that of the first node, which has not come.
+TEST(PlatformTest, APlatformMayComeBeforeTheFirstNode) {
+  JobState state;
+  state.job_id = "job";
+  PlatformSaid said;
+  said.message.mutable_hello()->set_instance("operator");
+  Step(state, said, 0);
+  said.message.mutable_view()->set_generation(1);
+  said.message.mutable_view()->add_departures()->set_address("10.0.0.7");
+  Step(state, said, 1'000);
+  said.message.mutable_view()->clear_departures();
+  said.message.mutable_view()->set_generation(2);
+  Step(state, said, 2'000);
+  Step(state, Tick{}, 3'000);
+  EXPECT_EQ(state.left_out_due, kNever);
+}
+
 TEST(PlatformTest, WhatItSaysIsBounded) {
   v1::PlatformMessage message;
   for (size_t i = 0; i < kMaxDepartures + 2; ++i) {
