@@ -90,7 +90,7 @@ void Conclude(Turn& turn, const HealthOrders& orders) {
   job.checked = true;
   if (let_in > 0) job.join_deadline = job.next_notice = job.paused_deadline = kNever;
   if (job.phase == Phase::kGathering) job.gather_at = job.gather_limit = turn.now;  // enough has been waited
-  if (job.spec->check().only()) return FinishJob(turn, left_out > 0 ? 1 : 0, sentence);
+  if (job.spec->check().only()) return FinishJob(turn, left_out > 0 || orders.all_failed ? 1 : 0, sentence);
   if (job.phase == Phase::kRunning && let_in > 0) PlanGrowth(turn);
 }
 
@@ -130,6 +130,19 @@ void Begin(Turn& turn, bool newcomers) {
   Apply(turn, BeginCheck(job.health, job.spec->check(), std::move(members), keep, newcomers, turn.now));
 }
 
+// A node checks when its ranks of the round before have gone. They may have been granted more time than the check has.
+void WaitForOldRanks(Turn& turn) {
+  std::optional<CheckRun>& run = turn.job.health.run;
+  if (!run || turn.now < run->due) return;
+  for (const CheckGroup& group : run->groups) {
+    const bool any = std::any_of(group.owed.begin(), group.owed.end(), [&](size_t owed) {
+      const auto node = turn.job.nodes.find(run->nodes[owed].session);
+      return node != turn.job.nodes.end() && node->second.ranks_of != 0;
+    });
+    if (any) run->due = turn.now + run->spec.limit_ms() + kCheckAnswerMs;
+  }
+}
+
 // Whose time is over may be asked again.
 void LetBack(Turn& turn) {
   JobState& job = turn.job;
@@ -153,6 +166,7 @@ void LetBack(Turn& turn) {
     });
     job.check_due = true;
     job.checked = false;
+    turn.remember = true;
     turn.SendNotice(session, fmt::format("{}: {}", stays ? "this node stays" : "this node was left out for long enough",
                                          checks ? "it is checked again" : "it may train again"));
     if (!checks && job.phase == Phase::kRunning) PlanGrowth(turn);
@@ -184,7 +198,7 @@ void LeaveOutMember(Turn& turn, const Slot& slot, const std::string& why) {
   JobState& job = turn.job;
   const uint64_t session = slot.session;
   Node& node = job.nodes.at(session);
-  LeaveOut(job.health, {session, slot.node, node.hello.hostname(), node.hello.address()}, why,
+  LeaveOut(job.health, {session, slot.node, node.hello.hostname(), node.hello.address()}, why, /*needs_others=*/true,
            job.spec->check().left_out_ms(), turn.now);
   job.ChangeNode(node, [&why](Node& n) { n.left_out = why; });
   NoteLeftOut(turn, session, node, why);
@@ -211,6 +225,7 @@ void On(Turn& turn, const LetIn& event) {
   for (const Machine& machine : LeftOutMachines(turn.job.health, event.node, turn.now)) {
     LeftOutMachine& entry = turn.job.health.left_out.at(machine);
     entry.until = turn.now;
+    entry.needs_others = false;  // who says so knows more than a check
     turn.Note("node-let-in", entry.node,
               fmt::format("somebody lets node {} in again, before its time is over", entry.node));
     turn.job.left_out_due = turn.now;
@@ -254,6 +269,7 @@ void LoseChecked(Turn& turn, uint64_t session) {
 void SettleChecks(Turn& turn) {
   JobState& job = turn.job;
   if (job.phase == Phase::kFinished) return AbandonCheck(job.health);
+  WaitForOldRanks(turn);
   Apply(turn, OnHealthTick(job.health, turn.now));
   if (turn.now >= job.left_out_due) LetBack(turn);
   const bool idle = job.check_due && !job.health.run && job.phase == Phase::kRunning;

@@ -64,8 +64,9 @@ class CheckedJob : public JobFixture {
               : std::vector<std::string>(one.order.names().begin(), one.order.names().end());
       v1::CheckResult& result = *report.add_results();
       result.set_check(one.order.kind() == v1::CheckOrder::ALONE ? "matmul" : "all_reduce");
-      const bool fails = one.order.kind() == v1::CheckOrder::ALONE ? bad_alone.contains(group[0]) : !Passes(group);
-      if (fails) {
+      const bool alone = one.order.kind() == v1::CheckOrder::ALONE;
+      if (!alone && wrong_in_pairs.contains(name_of.at(one.session))) result.set_check("matmul");
+      if (alone ? bad_alone.contains(group[0]) : !Passes(group) || result.check() == "matmul") {
         result.set_outcome(v1::CheckResult::FAILED);
         result.set_sentence(result.check() + ": no answer within 10 s");
       }
@@ -91,6 +92,7 @@ class CheckedJob : public JobFixture {
 
   std::set<std::string> bad;
   std::set<std::string> bad_alone;
+  std::set<std::string> wrong_in_pairs;
   std::set<std::pair<std::string, std::string>> links;
   std::set<std::string> slow;
   std::set<std::string> mute;
@@ -209,6 +211,29 @@ TEST(Checks, WhoDoesNotAnswerIsLeftOutAfterTheLimit) {
   job.AnswerAll();
   EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1"}));
   EXPECT_THAT(job.Records("nodes-checked").at(0), HasSubstr("n2 failed (n2 has not answered within 75 s)"));
+}
+
+// They may take as long as the script was granted to save.
+TEST(Checks, WhoseOldRanksAreStillEndingIsWaitedFor) {
+  CheckedJob job(2, 2);
+  job.ComeAll(2);
+  job.mute = {"n1"};
+  v1::Beat beat;
+  beat.set_epoch(7);
+  for (int second = 0; second < 120; ++second) {
+    job.Say(2, beat);
+    job.AnswerOnce();
+    job.Pass(1'000);
+  }
+  EXPECT_TRUE(job.state.health.run);
+  EXPECT_THAT(job.Records("node-left-out"), IsEmpty());
+  beat.set_epoch(0);
+  for (int second = 0; second < 120; ++second) {
+    job.Say(2, beat);
+    job.Pass(1'000);
+  }
+  EXPECT_THAT(job.Records("node-left-out"),
+              ElementsAre(HasSubstr("node n1 is left out for 600 s: n1 has not answered")));
 }
 
 TEST(Checks, ANodeThatGoesMeanwhileHoldsNobodyUp) {
@@ -365,6 +390,90 @@ TEST(Checks, WhoIsLeftOutIsCheckedAgainWhenItsTimeIsOverAndLongerEachTime) {
   EXPECT_THAT(job.state.health.left_out, IsEmpty());
 }
 
+// By itself it passes: that says nothing of what it was left out for.
+TEST(Checks, WhoFailsWithOthersIsLeftOutForLongerEachTimeThoughItPassesAlone) {
+  CheckedJob job(2, 3);
+  job.bad = {"n2"};
+  job.ComeAll(3);
+  job.AnswerAll();
+  job.AllStep();
+  ASSERT_THAT(job.Members(), SizeIs(2));
+  job.Pass(job.spec.check().left_out_ms() + 1'000);
+  job.AnswerAll();
+  job.Pass(2'000);
+  ASSERT_THAT(job.Members(), SizeIs(3)) << "nobody is there to check it with";
+  const auto& left_out = job.state.health.left_out;
+  ASSERT_THAT(left_out, SizeIs(1));
+  EXPECT_EQ(left_out.begin()->second.times, 1u);
+  // A new master knows that, too.
+  HealthState restored;
+  for (const v1::LeftOut& told : LeftOutNow(job.state.health, job.now)) RestoreLeftOut(restored, told, job.now);
+  EXPECT_TRUE(restored.left_out.begin()->second.needs_others);
+  // It fails with another, and that is the second time.
+  job.state.health.left_out.begin()->second.until = job.now;
+  LeaveOut(job.state.health, {3, "n2", "n2", left_out.begin()->first.second}, "again", true, 1'000, job.now);
+  EXPECT_EQ(left_out.begin()->second.times, 2u);
+}
+
+TEST(Checks, WhoPassesWithAnotherIsMended) {
+  CheckedJob job(2, 4);
+  job.bad = {"n2"};
+  job.ComeAll(3);
+  job.Pass(1'000);
+  job.AnswerAll();
+  job.AllStep();
+  ASSERT_THAT(job.state.health.left_out, SizeIs(1));
+  job.bad.clear();
+  job.Pass(job.spec.check().left_out_ms() - 1'000);
+  job.Come("n3");
+  job.Pass(2'000);
+  for (int i = 0; i < 5; ++i) {
+    job.AnswerAll();
+    job.Pass(2'000);
+  }
+  EXPECT_THAT(job.Members(), SizeIs(4));
+}
+
+// Somebody who has changed a cable knows more than a check.
+TEST(Checks, WhoIsLetInNeedsNobodyToBeCheckedWith) {
+  CheckedJob job(2, 3);
+  job.bad = {"n2"};
+  job.ComeAll(3);
+  job.AnswerAll();
+  job.AllStep();
+  job.bad.clear();
+  job.Send(LetIn{"n2"});
+  job.AnswerAll();
+  job.Pass(2'000);
+  EXPECT_THAT(job.Members(), SizeIs(3));
+  EXPECT_THAT(job.state.health.left_out, IsEmpty());
+}
+
+// Whose device multiplies wrongly is known by its own word.
+TEST(Checks, AFaultOfItsOwnInAPairAccusesNobodyElse) {
+  CheckedJob job(1, 2);
+  job.wrong_in_pairs = {"n1"};
+  job.ComeAll(2);
+  job.AnswerAll();
+  EXPECT_EQ(job.Members(), std::set<std::string>{"n0"});
+  EXPECT_THAT(job.Records("nodes-checked").at(0),
+              HasSubstr("n1 failed (matmul: no answer within 10 s): left out, 1 train"));
+}
+
+TEST(Checks, OfSeveralAgentsOfAMachineThatFailTheFirstTimeIsOneTime) {
+  CheckedJob job(1, 3);
+  job.bad_alone = {"n0", "n1", "n2"};
+  for (const char* name : {"n0", "n1", "n2"}) {
+    v1::Hello hello = job.Info(name);
+    hello.set_hostname("laptop");
+    hello.set_address("127.0.0.1");
+    job.name_of[job.Attach(hello)] = name;
+  }
+  job.AnswerAll();
+  ASSERT_THAT(job.state.health.left_out, SizeIs(1));
+  EXPECT_EQ(job.state.health.left_out.begin()->second.times, 1u);
+}
+
 TEST(Checks, WhoComesAgainIsStillLeftOut) {
   CheckedJob job(2, 3);
   job.bad_alone = {"n2"};
@@ -392,6 +501,21 @@ TEST(Checks, AJobOfNothingButTheCheckEndsWithIt) {
     EXPECT_THAT(job.told[1].outcome->reason(), HasSubstr("node check: 2 nodes"));
     EXPECT_THAT(job.Members(), IsEmpty());
   }
+}
+
+// No node is to blame, and a script that asks must not go on.
+TEST(Checks, AJobOfNothingButTheCheckFailsWhereAllTogetherFail) {
+  CheckedJob job(3, 3, 2);
+  job.spec.mutable_check()->set_only(true);
+  job.Renew();
+  job.ComeAll(3);
+  while (!job.checks.empty() && job.checks.front().order.kind() != v1::CheckOrder::ALL) job.AnswerOnce();
+  ASSERT_THAT(job.checks, SizeIs(3));
+  job.bad = {"n0"};
+  job.AnswerAll();
+  ASSERT_TRUE(job.told[1].outcome);
+  EXPECT_EQ(job.told[1].outcome->exit_code(), 1);
+  EXPECT_THAT(job.told[1].outcome->reason(), HasSubstr("all together failed: all_reduce: no answer within 10 s"));
 }
 
 TEST(Checks, LevelTwoChecksAllTogether) {

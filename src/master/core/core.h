@@ -234,6 +234,7 @@ struct Node {
   std::string told_spare;  // what it has been told last of why it waits as a spare
   int64_t min_step = 0;
   int64_t max_step = 0;
+  uint64_t ranks_of = 0;    // the round whose ranks live there, as its last beat says; 0: of none
   uint32_t told_ranks = 0;  // of its ranks, those whose steps are told
   int64_t min_optimizer_steps = 0;
   int64_t max_optimizer_steps = 0;

@@ -103,10 +103,13 @@ void OnPaces(Turn& turn, const Slot& slot, const v1::Beat& beat) {
   std::ranges::stable_sort(told, std::ranges::greater(), &Laggard::own_us);
   std::map<size_t, Laggards> slow;
   std::map<size_t, Laggards> over;
-  for (const Laggard& each : told) (each.over ? over : slow)[PlaceOfRank(round, each.rank)].push_back(each);
+  for (const Laggard& each : told) {
+    if (!each.again) (each.over ? over : slow)[PlaceOfRank(round, each.rank)].push_back(each);
+  }
   Tell(turn, slow);
   Tell(turn, over);
-  // One at a time, the slowest first: without it the others may be as they should.
+  // One at a time, the slowest first: without it the others may be as they should. Also one that was told before: there
+  // may be a spare for it by now.
   for (const Laggard& each : told) {
     const Slot& place = round.slots[PlaceOfRank(round, each.rank)];
     if (each.over || !MayLeaveOut(turn.job, place)) continue;

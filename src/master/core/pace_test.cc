@@ -106,6 +106,19 @@ TEST_F(Paces, NobodyIsLeftOutWhomTheJobNeeds) {
   EXPECT_EQ(job_.Epoch(), 1U);
 }
 
+// It was needed when it was told.
+TEST_F(Paces, ASpareThatComesLaterTakesThePlaceOfASlowNode) {
+  Begin(true, 3);
+  TrainAMinute(kOneSlow);
+  ASSERT_EQ(job_.Epoch(), 1U);
+  job_.Attach("spare");
+  for (int i = 0; i < 3; ++i) Train(kOneSlow);
+  EXPECT_THAT(job_.Records("rank-slow"), ElementsAre(kSlow)) << "once";
+  EXPECT_THAT(job_.Records("node-left-out"), ElementsAre(HasSubstr("node b is left out for 600 s: slow: rank 3")));
+  EXPECT_EQ(job_.Epoch(), 2U);
+  EXPECT_EQ(job_.state.round->slots.size(), 3U);
+}
+
 TEST_F(Paces, WithoutAGraceItGoesAtOnce) {
   job_.spec.set_rescale_grace_ms(0);
   Begin(true);

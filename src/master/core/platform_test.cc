@@ -497,7 +497,7 @@ TEST(PlatformTest, ANodeThatLeavesByItselfDoesNotWaitForThePlatform) {
 TEST(PlatformTest, AMachineThatFailedItsCheckIsUnfit) {
   PlatformJob job(1, 2);
   job.Come(0);
-  LeaveOut(job.state.health, {7, "n1", "n1", "10.0.0.1"}, "sector 7 is gone", 600'000, job.now);
+  LeaveOut(job.state.health, {7, "n1", "n1", "10.0.0.1"}, "sector 7 is gone", /*needs_others=*/false, 600'000, job.now);
   ASSERT_EQ(job.View().unfit_size(), 1);
   EXPECT_EQ(job.View().unfit(0).address(), "10.0.0.1");
   EXPECT_EQ(job.View().unfit(0).reason(), "sector 7 is gone");

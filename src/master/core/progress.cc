@@ -70,6 +70,7 @@ void SeeItGoesOn(Round& round, Instant now) {
 
 void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   Node& node = turn.job.nodes.at(session);
+  node.ranks_of = beat.epoch();
   node.min_step = beat.min_step();
   node.max_step = beat.max_step();
   node.told_ranks = beat.told_ranks();

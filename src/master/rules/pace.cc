@@ -69,7 +69,11 @@ std::vector<Laggard> CloseWindow(PaceWatch& watch, Instant now) {
     if (!Counts(rank)) continue;
     const int64_t lag = OwnUs(rank) - usual;
     const bool is_slow = lag * 2 > usual && lag > kTimesDeviation * deviation && lag >= kPaceFloorUs;
-    if (Count(rank, is_slow)) told.push_back({i, OwnUs(rank), usual, !rank.is_told});
+    if (Count(rank, is_slow)) {
+      told.push_back({i, OwnUs(rank), usual, !rank.is_told, false});
+    } else if (rank.is_told && is_slow) {
+      told.push_back({i, OwnUs(rank), usual, false, true});
+    }
   }
   for (PaceWatch::Rank& rank : watch.ranks) {
     rank.before = rank.latest;

@@ -37,6 +37,7 @@ struct Laggard {
   int64_t own_us = 0;    // in a step of the last window
   int64_t usual_us = 0;  // the median of all
   bool over = false;     // it is slow no more
+  bool again = false;    // it was told before, and is slow still
 };
 
 struct PaceWatch {

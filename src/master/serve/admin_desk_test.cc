@@ -73,7 +73,7 @@ TEST_F(AdminDeskTest, RefusesWhatIsNoRequest) {
 }
 
 TEST_F(AdminDeskTest, LetsInWhomItKnowsForWhoMayMoreThanLook) {
-  LeaveOut(job_.health, {1, "b", "host-b", "10.0.0.2"}, "slow", 60'000, 10);
+  LeaveOut(job_.health, {1, "b", "host-b", "10.0.0.2"}, "slow", /*needs_others=*/true, 60'000, 10);
   v1::LetInRequest request;
   request.set_node("b");
   v1::LetInReply reply;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "master/rules/words.h"
 
@@ -13,6 +14,8 @@ namespace {
 constexpr size_t kMostNamed = 8;
 // Of a node, of all parts; no check of ours comes near.
 constexpr int kMostResultsKept = 256;
+// The check that a node makes by itself also in a pair (python/phalanx/node_check/checks.py).
+constexpr std::string_view kMatmul = "matmul";
 
 Machine MachineOf(const HealthMember& node) { return {node.hostname, node.address}; }
 
@@ -29,6 +32,14 @@ std::string FailureIn(const v1::CheckReport& report) {
     return result.sentence().empty() ? result.check() + " failed" : result.sentence();
   }
   return report.ended();
+}
+
+// Whether what failed first in a pair is the work of that node alone.
+bool IsItsOwn(const v1::CheckReport& report) {
+  const auto failed = std::find_if(report.results().begin(), report.results().end(), [](const v1::CheckResult& result) {
+    return result.outcome() == v1::CheckResult::FAILED;
+  });
+  return failed != report.results().end() && failed->check() == kMatmul;
 }
 
 class Checker {
@@ -53,6 +64,11 @@ class Checker {
     CheckGroup& group = run_.groups[run_.group_of.at(node)];
     const std::string failed = FailureIn(report);
     if (!failed.empty() && run_.kind == v1::CheckOrder::ALONE) run_.own_fault[node] = failed;
+    if (!failed.empty() && run_.kind == v1::CheckOrder::PAIR && IsItsOwn(report)) {
+      run_.own_fault[node] = failed;
+      run_.suspects.Condemn(node);
+      group.is_void = true;  // it says nothing of the other
+    }
     if (!failed.empty() && group.failed.empty()) group.failed = failed;
     if (group.values.empty()) {
       for (const v1::CheckResult& result : report.results()) {
@@ -196,8 +212,29 @@ class Checker {
     v1::CheckedNode& told = *run_.summary.mutable_nodes(static_cast<int>(node));
     told.set_verdict(verdict);
     told.set_sentence(why);
-    phalanx::master::LeaveOut(health_, run_.nodes[node], why, run_.spec.left_out_ms(), now_);
+    const bool needs_others = verdict == v1::CheckedNode::SLOW || run_.own_fault[node].empty();
+    // Of a machine with several agents once.
+    if (machines_.insert(MachineOf(run_.nodes[node])).second) {
+      phalanx::master::LeaveOut(health_, run_.nodes[node], why, needs_others, run_.spec.left_out_ms(), now_);
+    }
     orders_.verdicts.emplace_back(run_.nodes[node].session, why);
+  }
+
+  // What it was left out for is mended, as far as this check could see it.
+  bool IsMended(size_t node) const {
+    const auto entry = health_.left_out.find(MachineOf(run_.nodes[node]));
+    if (entry == health_.left_out.end() || !entry->second.needs_others) return true;
+    return run_.suspects.StandingOf(node) == Suspects::Standing::kGood;  // it has passed with another
+  }
+
+  // Others are left out for longer next time.
+  void Acquit(const std::vector<size_t>& good, const std::vector<Slow>& slow) {
+    std::set<size_t> mended;
+    for (const size_t node : good) {
+      if (IsMended(node)) mended.insert(node);
+    }
+    for (const Slow& each : slow) mended.erase(each.node);
+    for (const size_t node : mended) health_.left_out.erase(MachineOf(run_.nodes[node]));
   }
 
   void JudgeSlow(std::vector<std::string>& out, std::vector<std::string>& named, std::set<size_t>& left) {
@@ -229,8 +266,7 @@ class Checker {
     std::vector<std::string> named;
     std::set<size_t> left;
     // Before any is left out: of two agents of one machine the bad one counts.
-    const std::vector<size_t> good = Good();
-    for (const size_t node : good) health_.left_out.erase(MachineOf(run_.nodes[node]));
+    Acquit(Good(), SlowOnes());
     JudgeSlow(out, named, left);
     size_t train = 0;
     for (size_t i = 0; i < run_.nodes.size(); ++i) {
@@ -260,6 +296,7 @@ class Checker {
           fmt::format("the link between {} and {} failed", run_.nodes[link.first].name, run_.nodes[link.second].name));
     }
     if (run_.kind == v1::CheckOrder::ALL && !run_.groups.front().failed.empty()) {
+      orders_.all_failed = true;
       named.push_back("all together failed: " + run_.groups.front().failed);
     }
     if (!unclear.empty()) {
@@ -302,6 +339,7 @@ class Checker {
   HealthState& health_;
   CheckRun& run_;
   const Instant now_;
+  std::set<Machine> machines_;  // that are left out by this check
   HealthOrders orders_;
 };
 
@@ -363,12 +401,14 @@ HealthOrders OnHealthTick(HealthState& health, Instant now) {
 
 void AbandonCheck(HealthState& health) { health.run.reset(); }
 
-void LeaveOut(HealthState& health, const HealthMember& member, const std::string& why, int64_t first_ms, Instant now) {
+void LeaveOut(HealthState& health, const HealthMember& member, const std::string& why, bool needs_others,
+              int64_t first_ms, Instant now) {
   const Machine machine = MachineOf(member);
   if (!health.left_out.contains(machine)) MakeRoom(health);
   LeftOutMachine& entry = health.left_out[machine];
   entry.node = member.name;
   entry.reason = why;
+  entry.needs_others = needs_others;
   ++entry.times;
   const int64_t longest_ms = std::max(kMostLeftOutMs, first_ms);
   int64_t span_ms = first_ms;
@@ -402,14 +442,16 @@ std::vector<v1::LeftOut> LeftOutNow(const HealthState& health, Instant now) {
     each.set_reason(entry.reason);
     each.set_rest_ms(std::max<int64_t>(0, entry.until - now));
     each.set_times(entry.times);
+    each.set_needs_others(entry.needs_others);
   }
   return told;
 }
 
 void RestoreLeftOut(HealthState& health, const v1::LeftOut& told, Instant now) {
   if (health.left_out.size() >= kMaxLeftOut) return;
-  health.left_out[{told.hostname(), told.address()}] = {
-      told.node(), told.reason(), now + std::clamp<int64_t>(told.rest_ms(), 0, kMostLeftOutMs), told.times()};
+  health.left_out[{told.hostname(), told.address()}] = {told.node(), told.reason(),
+                                                        now + std::clamp<int64_t>(told.rest_ms(), 0, kMostLeftOutMs),
+                                                        told.times(), told.needs_others()};
 }
 
 }  // namespace phalanx::master

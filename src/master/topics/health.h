@@ -77,6 +77,7 @@ struct LeftOutMachine {
   std::string reason;
   Instant until = 0;
   uint32_t times = 0;
+  bool needs_others = false;  // a check of it alone does not see whether it is mended
 };
 // Host name and address. Of several agents of one machine, one that fails is reason enough.
 using Machine = std::pair<std::string, std::string>;
@@ -97,8 +98,9 @@ struct HealthOrders {
   };
   v1::CheckOrder order;  // the same for all
   std::vector<Group> groups;
-  bool over = false;  // HealthState::last has the verdict
-  bool gone = false;  // ... and a node went while it was checked
+  bool over = false;        // HealthState::last has the verdict
+  bool gone = false;        // ... and a node went while it was checked
+  bool all_failed = false;  // ... and all good ones together have failed
   // Sessions that were checked: why each is left out; empty: it may train.
   std::vector<std::pair<uint64_t, std::string>> verdicts;
   // Of few nodes: what each has measured, by name.
@@ -115,8 +117,10 @@ HealthOrders OnHealthTick(HealthState& health, Instant now);
 // What was ordered counts no more.
 void AbandonCheck(HealthState& health);
 
-// That machine may not train for a time: `first_ms`, twice as long each further time.
-void LeaveOut(HealthState& health, const HealthMember& member, const std::string& why, int64_t first_ms, Instant now);
+// That machine may not train for a time: `first_ms`, twice as long each further time. `needs_others`: as LeftOutMachine
+// has it.
+void LeaveOut(HealthState& health, const HealthMember& member, const std::string& why, bool needs_others,
+              int64_t first_ms, Instant now);
 // Why that machine may not train now; null: it may.
 const LeftOutMachine* WhyLeftOut(const HealthState& health, const Machine& machine, Instant now);
 // When the check under way needs a tick.
