@@ -107,8 +107,7 @@ type ElasticJobSpec struct {
 
 // ReplicaSpec says how many pods of one role there are, and what they run.
 type ReplicaSpec struct {
-	// Replicas is 1 where it is not given.
-	//
+	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100000
 	Replicas *int32 `json:"replicas,omitempty"`

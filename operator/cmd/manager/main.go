@@ -47,6 +47,12 @@ func run() error {
 	options.Declare(flag.CommandLine)
 	flag.StringVar(&settings.Options.MasterImage, "master-image", "phalanx-master:latest",
 		"image with phalanx-master, for jobs that bring no dlrover-master of their own")
+	flag.Func("master-pod",
+		"nodeSelector, tolerations, resources and imagePullPolicy of that image's pods, as JSON",
+		func(text string) (err error) {
+			settings.Options.MasterPod, err = elasticjob.ParseMasterPod(text)
+			return err
+		})
 	flag.StringVar(&settings.Options.LauncherImage, "launcher-image", "",
 		"image that copies phalanx-run into workers, at /phalanx; empty: their own images have it")
 	flag.Func("image-pull-secrets",

@@ -15,6 +15,8 @@ import (
 // Options are those of the operator that show in pods.
 type Options struct {
 	MasterImage string
+	// MasterPod is where masters with that image run.
+	MasterPod MasterPod
 	// LauncherImage brings phalanx-run into workers; empty: their own images have it.
 	LauncherImage string
 	// PullSecrets are names of secrets, in the namespace of the job, for these images.
@@ -70,6 +72,12 @@ func workerPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 		together.Decorate(pod)
 	}
 	addLauncher(job, options, &pod.Spec)
+	if pod.Spec.HostNetwork && pod.Spec.DNSPolicy == "" {
+		pod.Spec.DNSPolicy = corev1.DNSClusterFirstWithHostNet // else its node's, which does not know the master's service
+	}
+	if name := pod.Spec.Containers[mainContainer(pod.Spec.Containers)].Name; name != mainName {
+		pod.Annotations[annotationMain] = name // others may be put before it when the pod is made
+	}
 	env := workerEnv(job, create, replicas(spec))
 	for i := range pod.Spec.Containers {
 		addEnv(&pod.Spec.Containers[i], env)
@@ -91,7 +99,10 @@ func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 	if bringsMaster(job) {
 		fromTemplate(spec, pod)
 	} else {
-		pod.Spec = ownMaster(options.MasterImage)
+		pod.Spec = ownMaster(options.MasterImage, options.MasterPod)
+		if spec != nil {
+			placeMaster(spec.Template, pod)
+		}
 		addPullSecrets(&pod.Spec, options.PullSecrets)
 	}
 	if pod.Spec.PriorityClassName == "" {
@@ -108,12 +119,30 @@ func masterPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 		{Name: "JOB_UID", Value: string(job.UID)},
 		{Name: "NODE_NUM", Value: text(replicas(job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker]))},
 		{Name: "MASTER_EPOCH", Value: text(create.ID)},
-		{Name: "PHALANX_AWAIT_PLATFORM", Value: "10"}, // seconds; a flag would end masters before it
+		// Flags would end masters before them. What id a node gives the job does not count: the token does.
+		{Name: "PHALANX_AWAIT_PLATFORM", Value: "10"}, // seconds
+		{Name: "PHALANX_MASTER_JOB_ID", Value: job.Name},
+		{Name: "PHALANX_ANY_JOB_ID", Value: "true"},
 		tokenEnv(job),
 	}
 	for i := range pod.Spec.Containers {
 		addEnv(&pod.Spec.Containers[i], env)
 	}
+}
+
+// placeMaster puts Phalanx's master where a template without containers says.
+func placeMaster(template v1alpha1.PodTemplate, pod *corev1.Pod) {
+	given := template.Spec.DeepCopy()
+	maps.Copy(pod.Labels, template.Metadata.Labels)
+	maps.Copy(pod.Annotations, template.Metadata.Annotations)
+	if len(given.NodeSelector) > 0 {
+		pod.Spec.NodeSelector = given.NodeSelector
+	}
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, given.Tolerations...)
+	pod.Spec.Affinity = given.Affinity
+	pod.Spec.PriorityClassName = given.PriorityClassName
+	pod.Spec.SchedulerName = given.SchedulerName
+	pod.Spec.ImagePullSecrets = given.ImagePullSecrets
 }
 
 func bringsMaster(job *v1alpha1.ElasticJob) bool {

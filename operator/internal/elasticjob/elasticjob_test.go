@@ -1,6 +1,7 @@
 package elasticjob
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,6 +94,68 @@ func TestSecretsForTheMastersImage(t *testing.T) {
 	}
 }
 
+// The id that a node gives its job counts nothing with Phalanx's own master, and where it runs can be said.
+func TestWhereTheMasterRuns(t *testing.T) {
+	with := options
+	var err error
+	with.MasterPod, err = ParseMasterPod(`{"nodeSelector": {"pool": "cpu"}, "imagePullPolicy": "Always",
+		"tolerations": [{"key": "all", "operator": "Exists"}], "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := jobOf(func(j *v1alpha1.ElasticJob) {
+		own := &v1alpha1.ReplicaSpec{}
+		own.Template.Spec = corev1.PodSpec{
+			NodeSelector: map[string]string{"pool": "own"}, Tolerations: []corev1.Toleration{{Key: "own"}},
+			ImagePullSecrets: []corev1.LocalObjectReference{{Name: "key"}},
+		}
+		own.Template.Metadata.Labels = map[string]string{"team": "a"}
+		j.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeMaster] = own
+	})
+	for name, tc := range map[string]struct {
+		job         *v1alpha1.ElasticJob
+		pool        string
+		tolerations int
+	}{"by the operator": {jobOf(), "cpu", 1}, "by the job": {job, "own", 2}} {
+		t.Run(name, func(t *testing.T) {
+			pod := Pod(tc.job, engine.Create{Role: v1alpha1.ReplicaTypeMaster}, with)
+			main := pod.Spec.Containers[0]
+			if pod.Spec.NodeSelector["pool"] != tc.pool || len(pod.Spec.Tolerations) != tc.tolerations+2 {
+				t.Errorf("%v %v", pod.Spec.NodeSelector, pod.Spec.Tolerations)
+			}
+			anyID := func(v corev1.EnvVar) bool { return v.Name == "PHALANX_ANY_JOB_ID" }
+			if main.ImagePullPolicy != corev1.PullAlways || main.Resources.Limits.Cpu().String() != "1" ||
+				!slices.ContainsFunc(main.Env, anyID) || main.Image != with.MasterImage {
+				t.Errorf("%+v", main)
+			}
+		})
+	}
+	pod := Pod(job, engine.Create{Role: v1alpha1.ReplicaTypeMaster}, with)
+	if pod.Labels["team"] != "a" || pod.Labels[labelRole] != v1alpha1.ReplicaTypeMaster {
+		t.Errorf("%v", pod.Labels)
+	}
+	if len(pod.Spec.ImagePullSecrets) != 1 {
+		t.Errorf("%v", pod.Spec.ImagePullSecrets)
+	}
+	if _, err := ParseMasterPod(`{"nodeselector": {}, "replicas": 2}`); err == nil {
+		t.Error("replicas are nothing of a master's")
+	}
+}
+
+// Its node's name server does not know the master's service.
+func TestWorkersInTheirNodesNetworkFindTheMaster(t *testing.T) {
+	for policy, want := range map[corev1.DNSPolicy]corev1.DNSPolicy{
+		"": corev1.DNSClusterFirstWithHostNet, corev1.DNSNone: corev1.DNSNone,
+	} {
+		job := jobOf(func(j *v1alpha1.ElasticJob) {
+			worker(j).Template.Spec.HostNetwork, worker(j).Template.Spec.DNSPolicy = true, policy
+		})
+		if got := Pod(job, engine.Create{Role: v1alpha1.ReplicaTypeWorker}, options).Spec.DNSPolicy; got != want {
+			t.Errorf("%q: %q", policy, got)
+		}
+	}
+}
+
 // A master on a node that is lost is there for long, and not ready: nobody must be sent to it beside its successor.
 // Phalanx's own has no probe, so that it is ready as soon as it runs.
 func TestTheServiceLeadsToAMasterThatIsReady(t *testing.T) {
@@ -162,7 +225,18 @@ func TestEndsByClass(t *testing.T) {
 			engine.Disruption,
 		},
 		"evicted by the kubelet, before its containers have a status": {
-			corev1.PodStatus{Reason: "Evicted", Message: "The node was low on resource: memory."}, engine.Disruption,
+			corev1.PodStatus{
+				Reason: "Evicted", Message: "The node was low on resource: memory.",
+				Conditions: condition("TerminationByKubelet"),
+			},
+			engine.Disruption,
+		},
+		"evicted for what it took itself": {
+			corev1.PodStatus{
+				Reason: "Evicted", Message: "Usage of EmptyDir volume exceeds the limit.",
+				ContainerStatuses: terminated(137, "Error"),
+			},
+			engine.Application,
 		},
 		"node shut down": {
 			corev1.PodStatus{Reason: "Terminated", Conditions: condition("TerminationByKubelet")}, engine.Disruption,
@@ -178,6 +252,48 @@ func TestEndsByClass(t *testing.T) {
 			seen := Observe([]*corev1.Pod{podAs(tc.status)})
 			if class, why := engine.Classify(&seen[0]); class != tc.want {
 				t.Errorf("got %v (%s), want %v", class, why, tc.want)
+			}
+		})
+	}
+}
+
+// Of a pod with other containers, which run on: the kubelet calls it Running.
+func TestThePhaseHidesTheEndOfAProgram(t *testing.T) {
+	asked := time.Unix(1000, 0)
+	beside := corev1.ContainerStatus{
+		Name: "proxy", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+	}
+	for name, tc := range map[string]struct {
+		code     int32
+		at       time.Time // of its end; the deletion was asked for at `asked`, where it was
+		deleted  bool
+		state    engine.State
+		lingers  bool
+		endClass engine.Class
+	}{
+		"an error":                       {1, asked, false, engine.Failed, true, engine.Application},
+		"a success":                      {0, asked, false, engine.Succeeded, true, engine.Application},
+		"an error, and then deleted":     {1, asked.Add(-time.Second), true, engine.Failed, true, engine.Application},
+		"an error of that same second":   {1, asked, true, engine.Failed, true, engine.Application},
+		"a signal of that same second":   {143, asked, true, engine.Running, false, engine.Deleted},
+		"an end by a deletion, later":    {1, asked.Add(time.Second), true, engine.Running, false, engine.Deleted},
+		"a crash, and then it is killed": {139, asked.Add(-time.Minute), true, engine.Failed, true, engine.Application},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status := terminated(tc.code, "Error")
+			status[0].State.Terminated.FinishedAt = metav1.NewTime(tc.at)
+			pod := podAs(corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: append(status, beside)})
+			if tc.deleted {
+				grace := int64(30)
+				goes := metav1.NewTime(asked.Add(30 * time.Second))
+				pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &goes, &grace
+			}
+			seen := Observe([]*corev1.Pod{pod})[0]
+			if seen.State != tc.state || seen.Lingers != tc.lingers || seen.Live() != (!tc.deleted && !tc.lingers) {
+				t.Errorf("%+v", seen)
+			}
+			if class, why := engine.Classify(&seen); class != tc.endClass && tc.state != engine.Succeeded {
+				t.Errorf("%v (%s)", class, why)
 			}
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"phalanx/operator/api/v1alpha1"
 )
@@ -31,19 +30,45 @@ func addLauncher(job *v1alpha1.ElasticJob, options Options, spec *corev1.PodSpec
 		spec.Containers[i].VolumeMounts = append(spec.Containers[i].VolumeMounts, mount)
 	}
 	mount.ReadOnly = false
-	no := false
 	spec.InitContainers = slices.Insert(spec.InitContainers, 0, corev1.Container{
 		Name: launcherName, Image: options.LauncherImage, VolumeMounts: []corev1.VolumeMount{mount},
-		Resources: corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{
-				corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
-			},
-		},
-		SecurityContext: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		},
+		Resources:       ofProcessorAndMemory(spec.Containers[mainContainer(spec.Containers)].Resources),
+		SecurityContext: closed(spec.Containers[mainContainer(spec.Containers)].SecurityContext),
 	})
 	addPullSecrets(spec, options.PullSecrets)
+}
+
+// ofProcessorAndMemory are the resources of an init container that change neither what the pod takes in all, nor its
+// class of quality of service, nor whether a quota or a LimitRange lets it in.
+func ofProcessorAndMemory(main corev1.ResourceRequirements) corev1.ResourceRequirements {
+	both := func(all corev1.ResourceList) corev1.ResourceList {
+		var found corev1.ResourceList
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			if quantity, there := all[name]; there {
+				if found == nil {
+					found = corev1.ResourceList{}
+				}
+				found[name] = quantity.DeepCopy()
+			}
+		}
+		return found
+	}
+	return corev1.ResourceRequirements{Requests: both(main.Requests), Limits: both(main.Limits)}
+}
+
+// closed is the context of a container that runs as the main one does, and may do nothing more: where a namespace asks
+// for these things, the main container has them.
+func closed(main *corev1.SecurityContext) *corev1.SecurityContext {
+	no := false
+	context := &corev1.SecurityContext{}
+	if main != nil {
+		given := main.DeepCopy()
+		context.RunAsUser, context.RunAsGroup, context.RunAsNonRoot = given.RunAsUser, given.RunAsGroup, given.RunAsNonRoot
+		context.SeccompProfile = given.SeccompProfile
+	}
+	context.AllowPrivilegeEscalation = &no
+	context.Capabilities = &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}
+	return context
 }
 
 // addPullSecrets adds those that are not there.

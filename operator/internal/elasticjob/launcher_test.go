@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/engine"
@@ -17,12 +18,25 @@ func TestALauncherIsCopiedIntoWorkers(t *testing.T) {
 		spec.InitContainers = []corev1.Container{{Name: "first", Image: "data"}}
 		spec.Containers = append(spec.Containers, corev1.Container{Name: "beside", Image: "other"})
 		spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "own"}}
+		user, amounts := int64(7), corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("1Gi")}
+		spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: &user}
+		all := amounts.DeepCopy()
+		all["nvidia.com/gpu"] = resource.MustParse("8")
+		spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: all, Requests: amounts}
 	})
 	pod := Pod(job, engine.Create{Role: v1alpha1.ReplicaTypeWorker}, with)
 	first := pod.Spec.InitContainers[0]
 	if len(pod.Spec.InitContainers) != 2 || first.Image != "phalanx-launcher:1" || first.Command != nil ||
 		first.VolumeMounts[0].MountPath != "/phalanx" || first.VolumeMounts[0].ReadOnly {
 		t.Errorf("init containers: %+v", pod.Spec.InitContainers)
+	}
+	// Else the pod were of another class, or one that a quota or a restricted namespace refuses.
+	if context := first.SecurityContext; *context.RunAsUser != 7 || *context.AllowPrivilegeEscalation {
+		t.Errorf("%+v", context)
+	}
+	if amounts := first.Resources; amounts.Limits.Cpu().String() != "2" || amounts.Requests.Memory().String() != "1Gi" ||
+		len(amounts.Limits) != 2 {
+		t.Errorf("%+v", amounts)
 	}
 	for _, container := range pod.Spec.Containers {
 		if len(container.VolumeMounts) != 1 || container.VolumeMounts[0].Name != pod.Spec.Volumes[0].Name ||

@@ -1,8 +1,10 @@
 package elasticjob
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -44,6 +46,12 @@ func observe(pod *corev1.Pod) (engine.Pod, bool) {
 		seen.GoesAt = pod.DeletionTimestamp.Time
 	}
 	seen.End = endOf(pod)
+	if by := ownEnd(pod); by != nil && seen.State == engine.Running {
+		seen.State, seen.Lingers = engine.Failed, true
+		if by.ExitCode == 0 {
+			seen.State = engine.Succeeded
+		}
+	}
 	for _, condition := range pod.Status.Conditions {
 		switch {
 		case condition.Type == corev1.PodReady:
@@ -80,14 +88,38 @@ func state(phase corev1.PodPhase) engine.State {
 	return engine.Pending
 }
 
+// ownEnd is the end of a pod's main container that came before anybody asked for the pod's deletion; nil: there is
+// none. A pod is Running for as long as any of its containers is.
+func ownEnd(pod *corev1.Pod) *corev1.ContainerStateTerminated {
+	main := mainStatus(pod)
+	if main == nil || main.State.Terminated == nil {
+		return nil
+	}
+	end := main.State.Terminated
+	if pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil {
+		return end
+	}
+	// In whole seconds, as both times are. Of the same one, an end by a signal is the deletion's.
+	asked := pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
+	bySignal := end.ExitCode == exitKilled || end.ExitCode == exitTerminated
+	if end.FinishedAt.After(asked) || bySignal && end.FinishedAt.Time.Equal(asked) {
+		return nil
+	}
+	return end
+}
+
 // endOf: the cluster's own word counts before the exit code, which is only what its signal did.
 func endOf(pod *corev1.Pod) engine.End {
 	end := engine.End{Disruption: disruption(pod), Refused: refused(pod), At: pod.CreationTimestamp.Time}
+	end.OverLimits = pod.Status.Reason == evicted && end.Disruption == ""
+	if end.OverLimits {
+		end.Detail = clip(pod.Status.Message)
+	}
 	if main := mainStatus(pod); main != nil && main.State.Terminated != nil {
 		last := main.State.Terminated
 		end.OutOfMemory = last.Reason == "OOMKilled"
 		end.Exited, end.ExitCode = true, last.ExitCode
-		end.Detail = clip(last.Message)
+		end.Detail = cmp.Or(end.Detail, clip(last.Message))
 		end.At = last.FinishedAt.Time
 	}
 	return end
@@ -104,6 +136,8 @@ func refused(pod *corev1.Pod) bool {
 }
 
 // disruption: a condition says it where the API server or the kubelet has put one, the reason of the status elsewhere.
+// A pod that is Evicted without the condition has taken more than its own limits allow, of its disk, say: the program's
+// doing, which another pod would do again.
 func disruption(pod *corev1.Pod) string {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.DisruptionTarget && condition.Status == corev1.ConditionTrue {
@@ -111,7 +145,7 @@ func disruption(pod *corev1.Pod) string {
 		}
 	}
 	switch reason := pod.Status.Reason; reason {
-	case "Evicted", "NodeLost", "NodeShutdown", "Terminated", "NodeAffinity", "Preempting":
+	case "NodeLost", "NodeShutdown", "Terminated", "NodeAffinity", "Preempting":
 		return reason
 	default:
 		if refused(pod) {
@@ -120,6 +154,10 @@ func disruption(pod *corev1.Pod) string {
 	}
 	return ""
 }
+
+// evicted is the kubelet's reason for pods that it has ended: for its own sake, and then a condition says so, or for
+// theirs.
+const evicted = "Evicted"
 
 // outOf begins the reason of a kubelet that refuses a pod for want of something, as OutOfcpu or OutOfnvidia.com/gpu:
 // the scheduler did not know of what else is there.
@@ -155,7 +193,10 @@ func blockedBy(pod *corev1.Pod) string {
 }
 
 func mainStatus(pod *corev1.Pod) *corev1.ContainerStatus {
-	name := pod.Spec.Containers[mainContainer(pod.Spec.Containers)].Name
+	name, noted := pod.Annotations[annotationMain]
+	if !noted {
+		name = pod.Spec.Containers[mainContainer(pod.Spec.Containers)].Name
+	}
 	for i := range pod.Status.ContainerStatuses {
 		if pod.Status.ContainerStatuses[i].Name == name {
 			return &pod.Status.ContainerStatuses[i]
@@ -164,10 +205,22 @@ func mainStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
+// mainName is that of the container that trains, where a pod has several.
+const mainName = "main"
+
+// annotationMain names it where its name is another.
+const annotationMain = "phalanx.elasticjob/main-container"
+
+// Ends by a signal: 128 and its number.
+const (
+	exitKilled     = 137
+	exitTerminated = 143
+)
+
 // mainContainer is the index of the one that trains: "main", else the first.
 func mainContainer(containers []corev1.Container) int {
 	for i := range containers {
-		if containers[i].Name == "main" {
+		if containers[i].Name == mainName {
 			return i
 		}
 	}

@@ -27,7 +27,7 @@ func Trim(object any) (any, error) {
 func trimPod(pod *corev1.Pod) {
 	pod.ManagedFields = nil
 	var annotations map[string]string
-	for _, name := range []string{AnnotationEnds, annotationUnbegun, topology.AnnotationPath} {
+	for _, name := range []string{AnnotationEnds, annotationUnbegun, annotationMain, topology.AnnotationPath} {
 		if value, there := pod.Annotations[name]; there {
 			if annotations == nil {
 				annotations = map[string]string{}
@@ -46,7 +46,8 @@ func trimPod(pod *corev1.Pod) {
 	trimContainers(status.ContainerStatuses)
 	*status = corev1.PodStatus{
 		Phase: status.Phase, Reason: status.Reason, Conditions: status.Conditions,
-		StartTime: status.StartTime, HostIP: status.HostIP, HostIPs: status.HostIPs, PodIP: status.PodIP,
+		Message: status.Message, StartTime: status.StartTime,
+		HostIP: status.HostIP, HostIPs: status.HostIPs, PodIP: status.PodIP,
 		InitContainerStatuses: status.InitContainerStatuses, ContainerStatuses: status.ContainerStatuses,
 	}
 }

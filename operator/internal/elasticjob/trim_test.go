@@ -1,6 +1,7 @@
 package elasticjob
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ func TestATrimmedPodReadsTheSame(t *testing.T) {
 	job := &v1alpha1.ElasticJob{}
 	job.Name, job.UID = "job", "uid"
 	worker := &v1alpha1.ReplicaSpec{}
-	worker.Template.Spec.Containers = []corev1.Container{{Name: "side", Image: "a"}, {Name: "main", Image: "b"}}
+	worker.Template.Spec.Containers = []corev1.Container{{Name: "trains", Image: "b"}, {Name: "side", Image: "a"}}
 	worker.Template.Metadata.Annotations = map[string]string{"theirs": "text"}
 	job.Spec.ReplicaSpecs = map[string]*v1alpha1.ReplicaSpec{v1alpha1.ReplicaTypeWorker: worker}
 	before := engine.Counts{}.With(engine.Killed).With(engine.Application)
@@ -25,16 +26,20 @@ func TestATrimmedPodReadsTheSame(t *testing.T) {
 	now := metav1.NewTime(time.Unix(1000, 0))
 	pod.UID, pod.CreationTimestamp, pod.DeletionTimestamp = "pod", now, &now
 	pod.Spec.NodeName = "node"
+	pod.Spec.Containers = slices.Insert(pod.Spec.Containers, 0, corev1.Container{Name: "proxy", Image: "c"})
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
 	exit := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 		ExitCode: 201, Reason: "OOMKilled", Message: "last words", FinishedAt: now,
 	}}
 	pod.Status = corev1.PodStatus{
-		Phase: corev1.PodFailed, Reason: "Evicted", Message: "unread", StartTime: &now,
+		Phase: corev1.PodFailed, Reason: "Evicted", Message: "too much", StartTime: &now,
 		Conditions:        []corev1.PodCondition{{Type: corev1.PodScheduled, Status: "False", Reason: "R", Message: "M"}},
-		ContainerStatuses: []corev1.ContainerStatus{{Name: "side"}, {Name: "main", State: exit, Image: "unread"}},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "side"}, {Name: "trains", State: exit, Image: "unread"}},
 	}
 	want := Observe([]*corev1.Pod{pod})
+	if want[0].End.ExitCode != 201 || want[0].End.Detail != "too much" {
+		t.Errorf("%+v", want[0].End)
+	}
 	trimmed, err := Trim(pod.DeepCopy())
 	if err != nil {
 		t.Fatal(err)

@@ -195,7 +195,7 @@ func force(pods []Pod, policy Policy, now time.Time) ([]Action, time.Time) {
 func deleteLive(pods []Pod, reason string) []Action {
 	var actions []Action
 	for i := range pods {
-		if pods[i].Live() {
+		if pods[i].Live() || pods[i].Lingers && !pods[i].Leaving {
 			actions = append(actions, Delete{Pod: pods[i], Reason: reason})
 		}
 	}

@@ -471,6 +471,37 @@ func TestOldFailedPodsGo(t *testing.T) {
 	}
 }
 
+// Whose program has ended, and whose other containers hold the node's devices on: its rank is vacant, and it goes when
+// its end is written on the next one.
+func TestAPodThatLingers(t *testing.T) {
+	lingers := func(p *Pod) { p.Lingers = true }
+	failed, goes := podOf(0, exited(1), lingers), podOf(0, exited(1), lingers, leaving)
+	next := podOf(0, id(1), before(countsOf(Application, 1)))
+	of := func(master Pod, pods ...Pod) []string {
+		observed := Observed{Pods: append(pods, master), Memory: started(1)}
+		return lines(Decide(observed, wanted(1), DefaultPolicy(), noon))
+	}
+	runs, done := podOf(0, master), podOf(0, master, state(Succeeded), lingers)
+	over := []string{"delete worker-0: the job has ended", "delete master-0: the job has ended"}
+	made := []string{"create worker-1 rank 0 Application=1"}
+	ended, another := podOf(0, state(Succeeded), lingers), podOf(0, id(1), exited(1))
+	const gone = ": its program has ended, and others of its containers run on"
+	for name, tc := range map[string]struct{ got, want []string }{
+		"its rank is vacant":       {of(runs, failed), made},
+		"the next one is there":    {of(runs, failed, next), []string{"delete worker-0" + gone}},
+		"it leaves":                {of(runs, goes, next), nil},
+		"deleted before there is":  {of(runs, goes), made},
+		"its rank is not wanted":   {of(runs, podOf(0), podOf(1, exited(1), lingers)), []string{"delete worker-1" + gone}},
+		"it has succeeded":         {of(runs, ended), append([]string{"finish true WorkersSucceeded"}, over...)},
+		"the master has succeeded": {of(done, failed), append([]string{"finish true MasterSucceeded"}, over...)},
+		"another one has failed":   {of(runs, failed, another, podOf(0, id(2))), []string{"delete worker-0" + gone}},
+	} {
+		if diff := cmp.Diff(tc.want, tc.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // A pod whose deletion was asked for a moment ago has all its grace still before it.
 func TestAPodThatHasJustBeenDeletedIsNotForced(t *testing.T) {
 	policy := DefaultPolicy()

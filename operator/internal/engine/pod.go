@@ -25,6 +25,7 @@ type Pod struct {
 	State   State
 	Began   bool // its program has run
 	Ready   bool
+	Lingers bool      // its program has ended by itself, and others of its containers run on
 	Leaving bool      // somebody has asked for its deletion
 	GoesAt  time.Time // when it is killed, where it is leaving; zero: nobody knows that yet
 	Host    string    // empty until it is scheduled
@@ -60,6 +61,7 @@ func (p *Pod) Goes() (why string, at time.Time, goes bool) {
 type End struct {
 	Disruption  string // the cluster's reason, as PreemptionByScheduler or Evicted
 	Refused     bool   // by the kubelet of its host, before it began
+	OverLimits  bool   // the kubelet has ended it for what it took itself, of its disk, say
 	OutOfMemory bool
 	Exited      bool // ExitCode means something
 	ExitCode    int32
@@ -111,10 +113,12 @@ func Classify(pod *Pod) (Class, string) {
 		return Disruption, "its node is not ready"
 	case pod.Notice != "" && !end.Exited:
 		return Disruption, pod.Notice
-	case pod.Leaving:
+	case pod.Leaving && !pod.Lingers:
 		return Deleted, "deleted"
 	case end.OutOfMemory || end.Exited && end.ExitCode == exitOutOfMemory:
 		return OutOfMemory, "out of memory"
+	case end.OverLimits:
+		return Application, "evicted for more than its own limits allow"
 	case !end.Exited:
 		return Killed, "failed, and nobody says why"
 	case end.ExitCode == exitKilled || end.ExitCode == exitTerminated:

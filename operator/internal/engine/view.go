@@ -85,11 +85,17 @@ func (v *view) settle(rank int32, pods []*Pod, policy Policy, now time.Time) {
 	}
 }
 
-// forget deletes the pods of a rank that have failed, but for the newest ones.
+// forget deletes the pods of a rank that have failed, but for the newest ones; and those that hold their node's devices
+// though their program has ended, once that end is written on the next one, or there is to be none.
 func (v *view) forget(rank int32, pods []*Pod, policy Policy) {
 	var failed []*Pod
+	newest := slices.MaxFunc(pods, func(a, b *Pod) int { return cmp.Compare(a.ID, b.ID) })
 	for _, pod := range pods {
-		if pod.State == Failed && !pod.Leaving {
+		switch {
+		case pod.Leaving:
+		case pod.Lingers && (pod != newest || rank >= v.role.Replicas):
+			v.old = append(v.old, Delete{Pod: *pod, Reason: "its program has ended, and others of its containers run on"})
+		case pod.State == Failed && !pod.Lingers:
 			failed = append(failed, pod)
 		}
 	}

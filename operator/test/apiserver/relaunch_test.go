@@ -109,8 +109,12 @@ func TestAMasterEvictedBeforeItsContainersHaveAStatus(t *testing.T) {
 	kubelet := startKubelet(s)
 	s.create(simpleJob("job", 1))
 	s.await(s.running("job", 1))
+	evicted := corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "memory"}
+	evicted.Conditions = []corev1.PodCondition{{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
+	}}
 	for _, pod := range s.live(v1alpha1.ReplicaTypeMaster) {
-		kubelet.report(pod, corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "memory"})
+		kubelet.report(pod, evicted)
 	}
 	s.await(func() error {
 		if _, ok := s.live(v1alpha1.ReplicaTypeMaster)["elasticjob-job-dlrover-master-1"]; !ok {

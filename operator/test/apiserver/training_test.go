@@ -84,13 +84,17 @@ func startTraining(t *testing.T, workers int32) *training {
 	delete(job.Spec.ReplicaSpecs, v1alpha1.ReplicaTypeMaster) // Phalanx's
 	worker := job.Spec.ReplicaSpecs[v1alpha1.ReplicaTypeWorker]
 	worker.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)
+	const launch = "%s; exec phalanx-run $id --nnodes=1:$NODE_NUM --nproc-per-node=1 %s %s"
 	worker.Template.Spec.Containers[0].Command = []string{
-		"/bin/bash", "-c", fmt.Sprintf("exec phalanx-run --nnodes=1:$NODE_NUM --nproc-per-node=1 %s %s", script, tr.folder),
+		"/bin/bash", "-c", fmt.Sprintf(launch, sayWho, script, tr.folder),
 	}
 	tr.create(job)
 	tr.watchSteps()
 	return tr
 }
+
+// sayWho has every other worker give the job an id, as dlrover-run does by ELASTIC_JOB_NAME.
+const sayWho = "((NODE_RANK % 2)) && id=--rdzv-id=$ELASTIC_JOB_NAME"
 
 // watchSteps has what waits look again when a step was written.
 func (tr *training) watchSteps() {
