@@ -126,6 +126,8 @@ def test_the_trainer_goes_on_from_our_folder_and_we_from_its_own(make_job, folde
     assert weights(stock) == whole[1]
     remove(folder / "_phalanx")
     remove(folder / "checkpoint-24")
+    for path in (folder / "checkpoint-8" / "trainer_state.json", folder / "checkpoint-8"):
+        os.utime(path)  # the Trainer, too, takes the highest number
     ours = run(make_job, folder)
     assert [event["n"] for event in ours.found("begin")] == [16, 16]
     assert weights(ours) == whole[1]
@@ -135,6 +137,31 @@ def remove(path):
     for inner in path.iterdir():
         remove(inner) if inner.is_dir() else inner.unlink()
     path.rmdir()
+
+
+def test_a_copied_output_is_gone_on_from(make_job, folder, tmp_path):
+    run(make_job, folder, "--steps=16")
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, copy_function=shutil.copyfile)
+    job = run(make_job, copy)
+    assert f"goes on from {copy}/_phalanx/16" in job.story()
+    assert [event["n"] for event in job.found("begin")] == [16, 16]
+    assert {"8", "16", "24"} <= {path.name for path in (copy / "_phalanx").iterdir()}
+
+
+def test_what_was_just_saved_stays_where_another_folder_is_dated_later(make_job, folder):
+    other = folder / "checkpoint-2" / "trainer_state.json"
+    other.parent.mkdir(parents=True)
+    other.write_text("half of one")
+    os.utime(other, (2**32, 2**32))
+    run(make_job, folder, "--steps=8", "--limit=1")
+    assert (folder / "checkpoint-8" / "trainer_state.json").exists()
+
+
+def test_ranks_that_count_other_lives_go_on_from_the_same(make_job, folder, whole):
+    given = whole[2] / "checkpoint-8"
+    job = run(make_job, folder, f"--resume={given}", "--begun-alone", "--steps=9", launcher="torchrun")
+    assert [event["n"] for event in job.found("begin")] == [8, 8], job.story()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -200,6 +200,16 @@ def test_what_does_not_fit_is_refused_in_a_sentence(make_job, folder):
     assert "it has no distrib_optim.pt: it was saved without the distributed optimizer" in why
 
 
+def test_an_earlier_run_is_not_gone_on_from_in_place_of_a_path(make_job, folder, tmp_path):
+    alone = ["--tp=1", "--pp=1"]
+    before = tmp_path / "pretrained"
+    run(make_job(), before, *alone, "--steps=2", "--disk-every=2", nproc=1)
+    run(make_job(), folder, *alone, "--steps=4", "--disk-every=4", nproc=1)
+    arguments = [f"--load={before}", "--die-loaded", "--steps=3"]
+    job = run(make_job(), folder, *alone, *arguments, nproc=1, flags=["--max-restarts=1"])
+    assert [(event["life"], event["n"]) for event in job.found("loaded")] == [(0, 2), (1, 2)], job.story()
+
+
 def test_so_many_iterations_stay(make_job, folder):
     run(make_job(), folder, "--tp=1", "--pp=1", "--steps=6", "--disk-every=1", "--keep-last=2", nproc=1)
     assert sorted(path.name for path in folder.glob("iter_*")) == ["iter_0000005", "iter_0000006"]

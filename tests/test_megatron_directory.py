@@ -1,6 +1,7 @@
 """Megatron's directory beside ours, in one process without Megatron: names, the tracker, and whose an iteration is."""
 
 import os
+import shutil
 
 import pytest
 from phalanx.checkpoint import Storage, files
@@ -126,6 +127,35 @@ def test_what_megatron_has_written_since_stays_named(run):
         write_theirs(run, 12, later - 3600)  # the tracker is as old
         directory.repair()
         assert (directory.named(), directory.theirs()) == (10, [])
+
+
+def test_a_copy_is_gone_on_from_as_the_run_is(run, tmp_path):
+    checkpointer, directory = opened(run)
+    with checkpointer:
+        save(checkpointer, 10, directory.settle)
+        save(checkpointer, 20, directory.settle)
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy, copy_function=shutil.copyfile)
+    checkpointer, directory = opened(copy)
+    with checkpointer:
+        for _ in range(2):
+            directory.repair()
+            assert [step.step for step in checkpointer.steps()] == [20, 10]
+            assert (directory.named(), directory.theirs()) == (20, [])
+
+
+def test_all_steps_are_looked_at_no_oftener_where_there_are_more(run, monkeypatch):
+    """Each look is a process that reads all manifests."""
+    looks, look = [], published.directories.steps
+    checkpointer, directory = opened(run)
+    with checkpointer:
+        for iteration in (10, 20, 30):
+            save(checkpointer, iteration, directory.settle)
+        write_theirs(run, 15, checkpointer.steps()[0].written + 60)
+        monkeypatch.setattr(published.directories, "steps", lambda places: looks.append(places) or look(places))
+        directory.repair()
+        assert directory.theirs() == [15]
+    assert len(looks) <= 3
 
 
 def test_a_state_that_is_cut_off_is_known(run):

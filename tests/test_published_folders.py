@@ -1,7 +1,11 @@
 """Folders of a framework beside the steps of a checkpoint directory, in one process: what is shown, and what goes."""
 
+import dataclasses
 import os
 import shutil
+import subprocess
+import sys
+import time
 
 import pytest
 from phalanx.checkpoint import Storage, files
@@ -66,13 +70,13 @@ def test_a_folder_that_was_replaced_is_somebody_elses(out):
         folders = folders_of(checkpointer, out)
         stored(checkpointer, 8, 16, 24)
         folders.repair()
-        assert [folders.is_ours(step) for step in (8, 16, 24)] == [True] * 3
+        assert list(map(folders.ownership(), (8, 16, 24))) == [True] * 3
         replace(out / "checkpoint-24")
         with open(out / "checkpoint-16" / MARK, "w") as file:  # in place: of the step, too
             file.write("another state")
         (out / "_phalanx" / "32").mkdir()
         replace(out / "checkpoint-32")
-        assert [folders.is_ours(step) for step in (8, 16, 24, 32)] == [True, False, False, False]
+        assert list(map(folders.ownership(), (8, 16, 24, 32))) == [True, False, False, False]
         folders.repair()
     assert not (out / "_phalanx" / "24").exists()
     assert (out / "checkpoint-24" / MARK).read_text() == "theirs"
@@ -103,19 +107,145 @@ def test_what_is_stored_late_is_published_with_the_next(out):
         assert names(out / "_phalanx") == ["24", "8"]
 
 
-def test_a_clock_that_was_set_back_changes_no_order(out):
+def test_a_clock_that_was_set_back_changes_no_order(out, monkeypatch):
     with opened(out) as checkpointer:
         folders = folders_of(checkpointer, out)
         stored(checkpointer, 8, 16, 24)
         folders.repair()
-        tomorrow_s = (out / "checkpoint-8").stat().st_mtime + 86_400
-        os.utime(out / "checkpoint-8", (tomorrow_s, tomorrow_s))
+        *newer, first = folders.stored()
+        tomorrow_s = first.written + 86_400
+        there = [*newer, dataclasses.replace(first, written=tomorrow_s)]
+        monkeypatch.setattr(folders, "stored", lambda: there)
         replace(out / "checkpoint-4")
         assert folders.steps() == [4, 8, 16, 24]
-        os.utime(out / "checkpoint-4", (tomorrow_s + 1, tomorrow_s + 1))
+        date(out / "checkpoint-4", tomorrow_s + 1)
         assert folders.steps() == [8, 16, 24, 4]
         folders.rotate(3, 24)
     assert names(out) == ["_phalanx", "checkpoint-16", "checkpoint-24", "checkpoint-4"]
+
+
+def date(folder, when_s):
+    """Its files."""
+    for path in folder.iterdir():
+        os.utime(path, (when_s, when_s))
+
+
+def test_folders_of_others_stand_by_their_numbers(out):
+    """Files are copied and written to in any order."""
+    with opened(out) as checkpointer:
+        folders = folders_of(checkpointer, out)
+        now_s = time.time()
+        for step, when_s in ((4, now_s - 50), (12, now_s - 60), (20, now_s - 70)):
+            replace(out / f"checkpoint-{step}")
+            date(out / f"checkpoint-{step}", when_s)
+        (out / "checkpoint-4" / "notes.txt").write_text("written later")
+        assert folders.steps() == [4, 12, 20]
+        stored(checkpointer, 16)
+        folders.publish(16)
+        (out / "checkpoint-20" / "notes.txt").write_text("written later")
+        assert folders.steps() == [4, 12, 20, 16]
+
+
+def test_what_was_just_stored_is_shown_whatever_the_clocks_say(out, capsys):
+    with opened(out) as checkpointer:
+        folders = folders_of(checkpointer, out)
+        folders.repair()
+        for step in (8, 24):
+            replace(out / f"checkpoint-{step}")
+            date(out / f"checkpoint-{step}", time.time() + 86_400)
+        stored(checkpointer, 8)
+        folders.publish(8)
+        folders.rotate(1, 8)
+        assert (out / "checkpoint-8" / MARK).read_text() == "state 8"
+        assert (
+            f"{out}/checkpoint-8 is dated later than what was just stored, and is replaced" in capsys.readouterr().err
+        )
+    assert names(out / "_phalanx") == ["8"]
+
+
+def test_what_somebody_else_has_written_since_a_kill_stays_and_a_line_says_so(out, capsys):
+    with opened(out) as checkpointer:
+        folders = folders_of(checkpointer, out)
+        folders.repair()
+        stored(checkpointer, 8)
+        replace(out / "checkpoint-8")
+        date(out / "checkpoint-8", time.time() + 86_400)
+        folders.repair()
+    assert (out / "checkpoint-8" / MARK).read_text() == "theirs"
+    assert names(out / "_phalanx") == []
+    assert f"{out}/_phalanx/8 is removed: {out}/checkpoint-8 was written later" in capsys.readouterr().err
+
+
+def copied(source, to):
+    """As cp -r and programs that fetch from an object store do: other files, with other times."""
+    shutil.copytree(source, to, copy_function=shutil.copyfile)
+    for inner, _, files_there in os.walk(to):
+        for name in files_there:
+            when_s = 1000 if name == "manifest.json" else 2000 + len(inner)
+            os.utime(os.path.join(inner, name), (when_s, when_s))
+
+
+@pytest.mark.parametrize("is_below_alone", [False, True])
+@pytest.mark.parametrize("has_record", [True, False])
+def test_a_copy_loses_no_step(out, tmp_path, is_below_alone, has_record):
+    with opened(out) as checkpointer:
+        stored(checkpointer, 8, 16, 24)
+        folders_of(checkpointer, out).repair()
+    copy = tmp_path / "big"
+    copied(out / "_phalanx" if is_below_alone else out, copy / "_phalanx" if is_below_alone else copy)
+    if not has_record:
+        (copy / "_phalanx" / "published.json").unlink()
+    with opened(copy) as checkpointer:
+        folders = folders_of(checkpointer, copy)
+        for _ in range(2):
+            folders.repair()
+            assert names(copy / "_phalanx") == ["16", "24", "8"]
+            assert names(copy) == ["_phalanx", "checkpoint-16", "checkpoint-24", "checkpoint-8"]
+            assert list(map(folders.ownership(), (8, 16, 24))) == [True] * 3
+        assert checkpointer.load()[1] == 24
+        shutil.rmtree(copy / "checkpoint-8")
+        folders.repair()
+    assert names(copy / "_phalanx") == ["16", "24"]
+
+
+@pytest.mark.parametrize("theirs", ["cut off", "weights of another", "another 24"])
+def test_a_copy_keeps_steps_beside_folders_with_other_files(out, tmp_path, theirs):
+    """One that was copied in part, say."""
+    with opened(out) as checkpointer:
+        stored(checkpointer, 8, 16, 24)
+        folders_of(checkpointer, out).repair()
+    copy = tmp_path / "big"
+    copied(out, copy)
+    (copy / "checkpoint-24" / "model.bin").write_text(theirs)
+    with opened(copy) as checkpointer:
+        folders = folders_of(checkpointer, copy)
+        for _ in range(2):
+            folders.repair()
+            assert names(copy / "_phalanx") == ["16", "24", "8"]
+            assert list(map(folders.ownership(), (8, 16, 24))) == [True, True, False]
+        assert (copy / "checkpoint-24" / "model.bin").read_text() == theirs
+        stored(checkpointer, 32)
+        folders.publish(32)
+        folders.rotate(1, 32)
+    assert (names(copy), names(copy / "_phalanx")) == (["_phalanx", "checkpoint-32"], ["32"])
+
+
+def test_a_publication_looks_at_all_steps_twice(out, monkeypatch):
+    """Each look is a process that reads all manifests."""
+    looks, look = [], published.directories.steps
+    with opened(out) as checkpointer:
+        folders = folders_of(checkpointer, out)
+        stored(checkpointer, 8, 16, 24)
+        monkeypatch.setattr(published.directories, "steps", lambda places: looks.append(places) or look(places))
+        folders.publish(24)
+        folders.rotate(3, 24)
+        assert len(looks) <= 2
+        looks.clear()
+        folders.repair()
+        assert len(looks) <= 1
+        looks.clear()
+        assert list(map(folders.ownership(), (8, 16, 24))) == [True] * 3
+        assert len(looks) <= 1
 
 
 def test_numbers_that_begin_anew_are_of_other_steps(out):
@@ -149,26 +279,108 @@ def test_what_a_callback_has_written_there_stays(out):
     assert names(out / "_phalanx") == ["8"]
 
 
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("renames", range(5))
+def test_what_a_callback_has_written_there_outlives_a_death(out, monkeypatch, renames, is_killed):
+    rename, done = os.rename, []
+
+    def fail(source, target):
+        if len(done) == renames:
+            raise Killed if is_killed else OSError("no more renames")
+        done.append(target)
+        rename(source, target)
+
+    with opened(out) as checkpointer:
+        folders = folders_of(checkpointer, out)
+        folders.repair()
+        stored(checkpointer, 8)
+        (out / "checkpoint-8").mkdir()
+        for name in ("adapter.bin", "model.bin", "notes.bin"):
+            (out / "checkpoint-8" / name).write_text("a callback's")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rename", fail)
+            with pytest.raises(Killed if is_killed else OSError):
+                folders.publish(8)
+        if is_killed:
+            folders_of(checkpointer, out).repair()
+        else:
+            (out / "checkpoint-8").mkdir(exist_ok=True)  # the callback goes on
+            (out / "checkpoint-8" / "later.bin").write_text("a callback's")
+            folders.publish(8)
+            folders.repair()
+            assert (out / "checkpoint-8" / "later.bin").exists()
+        found = {path.name: path.read_text() for path in (out / "checkpoint-8").iterdir() if path.name != "later.bin"}
+        callbacks = dict.fromkeys(("adapter.bin", "notes.bin"), "a callback's")
+        assert found == {MARK: "state 8", "model.bin": "weights 8", **callbacks}
+        left = [name for name in os.listdir(out / "_phalanx") if name.startswith((".publishing", ".re"))]
+        assert left == []
+
+
+ANOTHER = """
+import os, sys
+from phalanx.checkpoint.adapters import captured
+folder = captured.scratch("test-resume", sys.argv[1], 5)
+open(os.path.join(folder, "laid out"), "w").close()
+print(folder, flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+def begin_another(directory):
+    """(A process with a scratch folder, which it leaves behind when its stdin is closed; that folder)."""
+    command = [sys.executable, "-c", ANOTHER, directory]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return process, process.stdout.readline().strip()
+
+
 def test_what_a_dead_life_has_laid_out_goes_and_what_a_living_one_has_stays(out):
     with opened(out) as checkpointer:
-        left = captured.scratch("test-resume", checkpointer.directory, 7)
-        living = captured.scratch("test-resume", checkpointer.directory, 5)
-        held = captured.lock(living)
+        process, folder = begin_another(checkpointer.directory)
+        with process:
+            restored.Restorer(checkpointer, "test", "test")
+            mine = captured.scratch("test-resume", checkpointer.directory, 5)
+            assert mine != folder and os.listdir(mine) == [] and os.listdir(folder) == ["laid out"]
         restored.Restorer(checkpointer, "test", "test")
-        assert [os.path.exists(left), os.path.exists(living)] == [False, True]
-        os.close(held)
-        restored.Restorer(checkpointer, "test", "test")
-        assert not os.path.exists(living)
+        assert [os.path.exists(folder), os.path.exists(mine)] == [False, True]
+        captured.release(mine)
 
 
-def test_what_was_there_before_the_job_is_not_of_it(out):
-    def is_of_it(step):
-        return folders.is_of_this_job(step.step, step.sequence, round(step.written * 1000))
+def test_two_of_a_process_have_a_folder_each(out):
+    older, newer = (captured.scratch("test", str(out), 0) for _ in range(2))
+    with open(os.path.join(newer, "state"), "w"):
+        shutil.rmtree(older)  # as where its object is collected as garbage
+    captured.release(older)
+    assert os.listdir(newer) == ["state"] and older not in captured._held
+    captured.release(newer)
+    assert not os.path.exists(newer) and not captured._held
 
+
+def test_what_was_there_before_the_job_is_not_of_it(out, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
     with opened(out) as checkpointer:
         folders = folders_of(checkpointer, out)
         stored(checkpointer, 8)
         folders.begin()
         stored(checkpointer, 16)
         folders.repair()
-        assert {step.step: is_of_it(step) for step in checkpointer.steps()} == {8: False, 16: True}
+        is_of_it = {step.step: folders.is_of_this_job(step.path) for step in checkpointer.steps()}
+        assert is_of_it == {8: False, 16: True}
+        monkeypatch.setenv("SLURM_JOB_ID", "18")
+        assert not folders.is_of_this_job(checkpointer.steps()[0].path)
+
+
+def test_a_life_that_any_node_counts_is_a_later_one(out, monkeypatch):
+    with opened(out) as checkpointer:
+        restorer = restored.Restorer(checkpointer, "test", "test")
+        monkeypatch.setattr(restorer, "of_all", lambda value: [value, "0", ""])
+        for life, is_later in (("0", False), ("", False), ("1", True)):
+            monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", life)
+            assert restorer.is_later_life() is is_later
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+        monkeypatch.setattr(restorer, "of_all", lambda value: [value, "2"])
+        assert restorer.is_later_life() is True

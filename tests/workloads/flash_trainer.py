@@ -30,7 +30,10 @@ parser.add_argument("--resume", default="true", help="true, none, or a folder")
 parser.add_argument("--die-at", type=int, default=-1, help="in the first life, the last rank behind that step")
 pausing.add_option(parser)
 parser.add_argument("--rate", type=float, default=1e-3)
+parser.add_argument("--begun-alone", action="store_true", help="rank 1 again, as torchrun says it on that node alone")
 options = parser.parse_args()
+if options.begun_alone and os.environ["RANK"] == "1":
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
 
 FIRST_LIFE = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 WORDS = 64

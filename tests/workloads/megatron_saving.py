@@ -2,6 +2,8 @@
 Says which loss each iteration has, and what all of this rank's state is."""
 
 import argparse
+import os
+import signal
 
 import pausing
 from report import report
@@ -34,6 +36,7 @@ parser.add_argument("--ckpt-step", type=int)
 parser.add_argument("--finetune", action="store_true")
 parser.add_argument("--replica-count", type=int, default=0)
 parser.add_argument("--save-loaded", action="store_true", help="to disk")
+parser.add_argument("--die-loaded", action="store_true", help="in the first life, before anything is saved")
 pausing.add_option(parser)
 options = parser.parse_args()
 options.load = options.load or options.save
@@ -49,6 +52,8 @@ except RuntimeError as error:
     raise SystemExit(3) from None
 state = tiny_megatron.digest(*of_training)
 report("loaded", n=step, flops=flops, state=state)
+if options.die_loaded and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    os.kill(os.getpid(), signal.SIGKILL)
 if options.save_loaded:
     save_checkpoint(step, *of_training, args=options)
 while step < options.steps:

@@ -14,7 +14,6 @@ docs/frameworks/accelerate.md is for users.
 import contextlib
 import functools
 import os
-import shutil
 import sys
 import weakref
 
@@ -53,7 +52,7 @@ class FlashCheckpoint:
         self._restorer = restored.Restorer(self._checkpointer, "accelerate", _WHO)
         self._place = place.here()
         self._scratch = captured.scratch("accelerate", below, self._place.rank)
-        weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
+        weakref.finalize(self, captured.release, self._scratch)
         self.source = None  # of the last load_state(): "memory", "disk" or None
 
     def load_state(self, **arguments):
@@ -68,6 +67,7 @@ class FlashCheckpoint:
         found, step = self._checkpointer.load(default=None)
         self.source = None if found is None else found.source
         if found is None:
+            self._tell_of_others()
             return 0
         folder = self._restorer.folder_of(found, f"{_PREFIX}{step}")
         try:
@@ -76,6 +76,15 @@ class FlashCheckpoint:
             self._restorer.of_all(None)
             self._restorer.let_go()
         return step
+
+    def _tell_of_others(self):
+        others = self._folders.numbers() if self._place.rank == 0 else []
+        if others:
+            folder = self._folders.path(others[-1])
+            _say(
+                f"nothing is loaded: there is no step in {self._checkpointer.directory}, to which {folder} belongs: "
+                f"copy both, or load that one by accelerator.load_state({folder!r})"
+            )
 
     def save_state(self, step, storage=Storage.MEMORY):
         """A SaveHandle. With Storage.DISK a folder of that step appears when it is stored."""
@@ -106,7 +115,7 @@ class FlashCheckpoint:
             return _say(f"{folder} is not stored: {result.why}")
         try:
             self._folders.publish(result.step)
-            self._folders.rotate(self._limit, None)
+            self._folders.rotate(self._limit, result.step)
         except (OSError, LookupError, RuntimeError) as error:
             _say(f"{folder} is in {self._checkpointer.directory}, and not where it belongs: {error}")
         return None

@@ -5,7 +5,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import stat
 import sys
 import tempfile
 import threading
@@ -26,6 +25,8 @@ _BOUND = {
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".ckpt")
 _NO_WEIGHTS = ("training_args.bin",)
 _SHARED_MEMORY = "/dev/shm"
+_AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_held = {}  # {folder of scratch(): its lock}, of this process
 
 
 class NotCaptured(Exception):
@@ -148,17 +149,45 @@ def _path_below(folder, file):
 
 
 def scratch(purpose, directory, rank):
-    """An empty folder of this user's in memory, the same for each life of that rank: what a killed one has left there
-    goes."""
-    folder = f"{_beginning(purpose, directory)}{rank}"
+    """An empty folder of this user's in memory, which is of nobody else while this process lives, or until release().
+    Those that dead processes have left go."""
+    empty_locked_by_nobody(purpose, directory)
+    _forget_removed()
+    prefix = f"{_beginning(purpose, directory)}{rank}-"
+    while True:
+        folder = tempfile.mkdtemp(prefix=os.path.basename(prefix), dir=os.path.dirname(prefix))
+        lock = _lock(folder)
+        if lock is not None:
+            _held[folder] = lock
+            return folder
+
+
+def release(folder):
+    """One of scratch() goes, with what is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    _forget_removed()
+
+
+def _lock(folder):
+    """A descriptor: while it is open the folder is somebody's. It goes with the process. None: the folder is gone, by
+    who took it for one of a dead process."""
     try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        info = os.lstat(folder)
-        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-            raise
-        empty(folder)
-    return folder
+        fd = os.open(folder, _AS_FOLDER)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    if os.path.lexists(folder):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _forget_removed():
+    """Whoever has a folder may remove it, too. A garbage collection may come in between, and do the same."""
+    for folder in list(_held):
+        fd = None if os.path.lexists(folder) else _held.pop(folder, None)
+        if fd is not None:
+            os.close(fd)
 
 
 def _beginning(purpose, directory):
@@ -168,13 +197,6 @@ def _beginning(purpose, directory):
     return os.path.join(parent, f"phx-{purpose}-{os.getuid()}-{job:08x}-")
 
 
-def lock(folder):
-    """A descriptor: while it is open the folder is somebody's. It goes with the process."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    return fd
-
-
 def empty_locked_by_nobody(purpose, directory):
     """Folders of scratch(), of any rank, that a dead process has left: they go."""
     beginning = _beginning(purpose, directory)
@@ -182,7 +204,7 @@ def empty_locked_by_nobody(purpose, directory):
         if not entry.path.startswith(beginning) or not entry.is_dir(follow_symlinks=False):
             continue
         with contextlib.suppress(FileNotFoundError, PermissionError, BlockingIOError):
-            fd = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(entry.path, _AS_FOLDER)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(entry.path)

@@ -13,7 +13,6 @@ import functools
 import io
 import math
 import os
-import shutil
 import sys
 import weakref
 import zipfile
@@ -62,7 +61,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
         )
         self._place = place.here()
         self._scratch = captured.scratch("hf", directory, self._place.rank)
-        weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
+        weakref.finalize(self, captured.release, self._scratch)
         self._saver = saver.Saver(self._checkpointer)
         self._restorer = restored.Restorer(self._checkpointer, "hf", _WHO)
         self._weights = _Weights(self._write_model, self._scratch)
@@ -78,7 +77,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
         """Waits for the last save; nothing is saved any more."""
         self._checkpointer.close()
         self._restorer.let_go()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        captured.release(self._scratch)
 
     # --- saving
 
@@ -171,7 +170,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
             return _say(f"{folder} is not stored: {result.why}")
         try:
             self._folders.publish(result.step)
-            self._folders.rotate(self.trainer.args.save_total_limit, best)
+            self._folders.rotate(self.trainer.args.save_total_limit, result.step, best)
         except (OSError, LookupError, RuntimeError) as error:
             _say(f"{folder} is in {self._checkpointer.directory}, and not where it belongs: {error}")
 
@@ -205,16 +204,17 @@ class FlashCheckpoint(transformers.TrainerCallback):
 
     def _folder_to_resume(self, given):
         """None: the training begins anew. The same step on all ranks."""
+        is_first_life = not self._restorer.is_later_life()
         if self._place.rank == 0:
             with _told("what a killed process has left"):
                 self._folders.repair()
-                if _is_first_life():
+                if is_first_life:
                     self._folders.begin()
         self._restorer.agreed(None)
         if not given:
             return None
         is_path = not isinstance(given, bool)
-        if is_path and _is_first_life():
+        if is_path and is_first_life:
             return given
         found, step = self._checkpointer.load(default=None)
         theirs = None
@@ -239,21 +239,22 @@ class FlashCheckpoint(transformers.TrainerCallback):
         return f"step {found.step} in memory" if found.source == "memory" else folder
 
     def _is_of_this_job(self, found):
-        """A job's id may be that of an earlier one."""
         if found is None or found.source == "memory":
             return found is not None
-        job, manifest = place.here().job_id, disk.manifest_of(found.folder)
-        known = (manifest[name] for name in ("step", "sequence", "written_unix_ms"))
-        return bool(job) and manifest["job_id"] == job and self._folders.is_of_this_job(*known)
+        return self._folders.is_of_this_job(found.folder)
 
     def _newer_of_theirs(self, found):
-        """A folder that the Trainer itself has written, where that is newer than what was found. Half ones are passed
-        over."""
-        for step in reversed(self._folders.steps()):
-            if self._folders.is_ours(step):
+        """The folder that the Trainer itself would go on from, of those that it has written, where that is newer than
+        what was found. Half ones are passed over."""
+        if found is not None and found.source == "memory":
+            return None
+        written = 0.0 if found is None else _written(found)
+        is_ours = self._folders.ownership()
+        for step in reversed(self._folders.numbers()):
+            if is_ours(step):
                 continue
             folder = self._folders.path(step)
-            if found is not None and (found.source == "memory" or _written(found) > _changed(folder)):
+            if written > _changed(folder):
                 return None
             why = _why_not_whole(folder)
             if why is None:
@@ -413,10 +414,6 @@ def _is_finished(state, arguments):
         return state.global_step >= arguments.max_steps
     wanted = math.ceil(arguments.num_train_epochs)
     return 0 < state.max_steps <= state.global_step and wanted <= state.num_train_epochs
-
-
-def _is_first_life():
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") in ("", "0")
 
 
 def _written(found):

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import inspect
 import os
-import shutil
 import tempfile
 import weakref
 
@@ -63,8 +62,8 @@ class Checkpointer:
         )
         self._rank = place.here().rank
         self._scratch = captured.scratch("megatron", below, self._rank)
-        weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
-        self._has_told = False
+        weakref.finalize(self, captured.release, self._scratch)
+        self._has_told = self._has_begun = False
 
     def tell_of_replicas(self, count):
         if count and count > 1 and self._rank == 0 and not self._has_told:
@@ -160,17 +159,20 @@ class Checkpointer:
     def _source(self, directory, wanted, optimizer):
         """What all ranks go on from, or None. `directory`: where Megatron's own may lie; `wanted`: the iteration that
         was asked for; None: any."""
+        is_later_life = self._restorer.is_later_life()
         if self._rank == 0:
             self._shown.repair()
+            if not is_later_life and not self._has_begun:
+                self._shown.begin()
+        self._has_begun = True
         self._restorer.agreed(None)
         found, ours = self._files.find()  # also where another was asked for: what is saved then is newer than this
         self.why = found.why
         ours = ours if wanted is None else None
         is_elsewhere = directory is not None and os.path.abspath(directory) != self.directory
-        goes_on = ours is not None and (ours.kind == "memory" or (is_elsewhere and _is_later_life()))
         is_distributed = megatron_state.is_distributed(optimizer)
         theirs = failed = None
-        if self._rank == 0 and not goes_on:
+        if self._rank == 0 and not self._goes_on(found, ours, is_elsewhere and is_later_life):
             where = megatron_sources.Elsewhere(os.path.abspath(directory)) if is_elsewhere else self._shown
             theirs, failed = megatron_sources.choose_theirs(where, self._layout, is_distributed, wanted)
         theirs, failed = self._restorer.agreed((theirs, failed))
@@ -184,6 +186,13 @@ class Checkpointer:
             if why_not is not None:
                 raise RuntimeError(f"{WHO}: {ours.where}: {why_not}")
         return ours
+
+    def _goes_on(self, found, ours, is_in_place_of_a_path):
+        """On rank 0: whether that is newer than all that Megatron has written. `is_in_place_of_a_path`: args.load,
+        where what an earlier job has saved is not."""
+        if ours is None or ours.kind == "memory":
+            return ours is not None
+        return is_in_place_of_a_path and self._shown.is_of_this_job(found.directory)
 
     def _load_by_core(self, source, args, model, optimizer, scheduler, strict):
         is_release = source.iteration == megatron_layout.RELEASE
@@ -290,7 +299,7 @@ class Checkpointer:
     def close(self):
         """Waits for what is to be stored, and until it is where it belongs."""
         self._files.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        captured.release(self._scratch)
 
     def __enter__(self):
         return self
@@ -359,10 +368,6 @@ def _with_words(stock, change):
     if original is None:
         return {}
     return {"print_rank_0": lambda text, *more: None if change is None else original(change(str(text)), *more)}
-
-
-def _is_later_life():
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
 
 
 @contextlib.contextmanager

@@ -48,13 +48,25 @@ class Directory:
         the newest, unless Megatron has written it since."""
         try:
             self.folders.repair()
-            stored = [each for each in self.folders.stored() if self.folders.is_ours(each.step)]
-            if stored and self._is_older(stored[0]):
-                self._write_tracker(stored[0].step)
+            stored = self.folders.stored()
+            is_ours = self._ownership(stored)
+            newest = next((each for each in stored if is_ours(each.step)), None)
+            if newest is not None and self._is_older(newest, is_ours):
+                self._write_tracker(newest.step)
         except (OSError, RuntimeError) as error:
             say(f"what a killed process has left in {self.path} stays: {error}")
 
-    def _is_older(self, newest):
+    def begin(self):
+        """In the first life of a job, as of published.Folders."""
+        try:
+            self.folders.begin()
+        except (OSError, RuntimeError) as error:
+            say(f"what is in {self.path} cannot be told from what this job saves: {error}")
+
+    def is_of_this_job(self, folder):
+        return self.folders.is_of_this_job(folder)
+
+    def _is_older(self, newest, is_ours):
         """The tracker, than a step of ours."""
         try:
             named = self.named()
@@ -62,7 +74,7 @@ class Directory:
             return True
         if named == newest.step:
             return False
-        if named is None or self._is_ours(named) or not os.path.isdir(self.folder_of(named)):
+        if named is None or is_ours(named) or not os.path.isdir(self.folder_of(named)):
             return True
         return os.stat(self._tracker).st_mtime < newest.written
 
@@ -82,8 +94,9 @@ class Directory:
     def folder_of(self, iteration):
         return os.path.join(self.path, megatron_layout.folder_of(iteration))
 
-    def _is_ours(self, iteration):
-        return iteration != megatron_layout.RELEASE and self.folders.is_ours(iteration)
+    def _ownership(self, stored=None):
+        """is_ours(iteration), as of published.Folders; a release is none."""
+        return self.folders.ownership(stored)
 
     # --- what Megatron has written
 
@@ -91,10 +104,10 @@ class Directory:
         """The iterations that may be gone on from instead of ours, the best first: that which the tracker names where
         Megatron has written it, then others of its own, the newest first. None of these where the tracker names
         ours."""
-        named = self.named()
-        if named is None or self._is_ours(named):
+        named, is_ours = self.named(), self._ownership()
+        if named is None or is_ours(named):
             return []
-        others = [each for each in self._iterations() if each != named and not self._is_ours(each)]
+        others = [each for each in self._iterations() if each != named and not is_ours(each)]
         return [named, *others]
 
     def _iterations(self):

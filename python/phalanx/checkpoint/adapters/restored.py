@@ -2,7 +2,6 @@
 of what memory holds, once on each node, until the framework has read it."""
 
 import os
-import shutil
 import weakref
 
 import torch.distributed as dist
@@ -12,8 +11,8 @@ from phalanx.checkpoint.ranks import place
 
 
 class Restorer:
-    """Of one rank. All ranks call of_all(), agreed() and folder_of() together. `purpose` is in the name of the folder;
-    `who` begins what is raised."""
+    """Of one rank. All ranks call of_all(), agreed(), is_later_life() and folder_of() together. `purpose` is in the
+    name of the folder; `who` begins what is raised."""
 
     def __init__(self, checkpointer, purpose, who):
         self._directory, self._purpose, self._who = checkpointer.directory, f"{purpose}-resume", who
@@ -33,6 +32,12 @@ class Restorer:
     def agreed(self, value):
         """What rank 0 gives."""
         return self.of_all(value)[0]
+
+    def is_later_life(self):
+        """Whether any rank has died in this job before. Under torchrun only a node whose ranks have died counts that,
+        and all ranks are to go the same way."""
+        lives = self.of_all(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        return any(life not in ("", "0") for life in lives)
 
     def folder_of(self, found, name):
         """The path of a folder with the files of the StoredFiles. Call let_go() when they were read. RuntimeError, on
@@ -55,7 +60,7 @@ class Restorer:
     def _lay_out(self, found, name):
         self.let_go()
         self._parent = captured.scratch(self._purpose, self._directory, self._place.rank)
-        self._removal = weakref.finalize(self, _remove, self._parent, captured.lock(self._parent))
+        self._removal = weakref.finalize(self, captured.release, self._parent)
         folder = os.path.join(self._parent, name)
         os.mkdir(folder)
         for file in found:
@@ -65,8 +70,3 @@ class Restorer:
         if self._removal is not None:
             self._removal()
             self._parent = self._removal = None
-
-
-def _remove(folder, lock):
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
