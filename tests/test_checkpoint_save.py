@@ -521,7 +521,7 @@ def test_who_fails_does_not_wait_for_storage(agent, make):
         agent.wait_packet("wait")
         raise ArithmeticError
     why = "the Checkpointer was closed before the agent had answered"
-    assert told.results == [StoreResult(1, False, why)]
+    assert told.results == [StoreResult(1, False, why, may_come=True)]
 
 
 def test_a_save_waits_for_nothing_while_storage_is_waited_for(agent, make, tmp_path):

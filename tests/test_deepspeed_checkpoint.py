@@ -160,10 +160,20 @@ def test_deepspeeds_own_calls_save_and_load_by_our_engine(make_job, directory, v
     assert (directory / "latest").read_text() == "global_step3"
     assert os.readlink(directory / "global_step3") == "3"
     assert not os.path.lexists(directory / "global_step1"), "its step is deleted"
+    # What DeepSpeed has begun at the next tag is put aside, and links of others stay.
+    (directory / "global_step4").mkdir()
+    (directory / "global_step4" / "half").write_text("theirs")
+    links = {"data": "/nowhere/2", "next": "run8", "gone": "77"}
+    for name, target in links.items():
+        (directory / name).symlink_to(target)
     # Also by DeepSpeed without us, and by us without its calls.
     stock = ["--save=stock", "--load=stock", "--steps=4"]
     job = done(make_job(), directory, 2, version, *arguments, "--steps=4", directory, *stock)
     assert states(job, "loaded", act=0, n=3, source="disk", note="step 3") == wanted
+    assert os.readlink(directory / "global_step4") == "4"
+    assert (directory / "global_step4.before-phalanx" / "half").read_text() == "theirs"
+    assert f"{directory}/global_step4 was there before, and is " in job.nodes[0].stderr, job.story()
+    assert [os.path.lexists(directory / name) for name in links] == [True, True, False], "of ours a deleted one was"
     wanted = states(job, "step", act=0, n=4)
     assert states(job, "loaded", act=1, n=4, source="disk") == wanted
     job = done(make_job(), directory, 2, version, "--steps=4")
@@ -181,6 +191,19 @@ def test_a_step_that_is_saved_once_more_is_stored_once_more(make_job, directory)
     assert folders[0] == "2" and folders[1].startswith("2."), folders
     assert (directory / "latest").read_text() == "again"
     assert states(job, "loaded", act=1, n=2, source="disk", note="again") == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_tag_that_is_another_steps_folder_is_refused_on_all_ranks(make_job, directory):
+    (directory / "again").mkdir(parents=True)
+    (directory / "again" / "manifest.json").write_text("{}")
+    job = make_job()
+    arguments = ["--save=engine", "--load=none", "--twice-at=1", "--steps=1"]
+    assert start(job, directory, 2, NEW, *arguments).wait(END_S) == 1, job.story()
+    said = "phalanx.checkpoint: step 1 is stored, and again does not lead to it: [Errno 17] it is the folder of another"
+    assert [event["why"].startswith(said) for event in job.found("refused")] == [True, True], job.story()
+    assert (directory / "again" / "manifest.json").exists()
 
 
 @pytest.mark.slow

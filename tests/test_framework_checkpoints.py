@@ -1,10 +1,16 @@
 """Lightning and accelerate through phalanx.checkpoint.adapters: killed, they come to the same losses and weights, and
 read our files without us. Part of `./run test --callers`, elsewhere left out by conftest.py."""
 
+import errno
 import hashlib
+import os
+import shutil
+import types
 
 import pytest
 import torch
+from phalanx.checkpoint import StoreResult
+from phalanx.checkpoint.adapters import published
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 from test_huggingface_checkpoint import losses, weights
@@ -65,8 +71,8 @@ def test_a_file_that_a_kill_keeps_from_appearing_appears_when_lightning_goes_on(
     (died,) = job.found("dies")
     assert "epoch=3-step=4.ckpt" in died["files"], job.story()
     assert [event["n"] >= 8 for event in job.found("begin", life=1)] == [True, True], job.story()
-    assert {path.name for path in folder.glob("*.ckpt")} == {"epoch=7-step=8.ckpt", "last.ckpt"}, job.story()
-    assert {torch.load(path, weights_only=False)["global_step"] for path in folder.glob("*.ckpt")} == {8}
+    steps = {path.name: torch.load(path, weights_only=False)["global_step"] for path in folder.glob("*.ckpt")}
+    assert steps == {"epoch=7-step=8.ckpt": 8, "last.ckpt": 11}, job.story()
 
 
 def test_two_model_checkpoints_of_a_step_have_each_its_own_state(make_job, folder, tmp_path):
@@ -80,6 +86,151 @@ def test_two_model_checkpoints_of_a_step_have_each_its_own_state(make_job, folde
     assert str(folder / "last.ckpt") in {each.get("last_model_path") for each in last}
 
 
+def test_what_is_saved_at_the_end_of_a_fit_and_behind_it_is_there_at_once(make_job, folder):
+    """ModelCheckpoint saves last.ckpt in its own on_train_end()."""
+    arguments = ("--steps=3", "--save-steps=100", f"--save-behind={folder / 'final.ckpt'}")
+    job = run(make_job, "flash_lightning.py", folder, *arguments)
+    for event, names in (("done", {"last.ckpt"}), ("behind", {"last.ckpt", "final.ckpt"})):
+        assert [names.issubset(each["files"]) for each in job.found(event)] == [True, True], job.story()
+    assert torch.load(folder / "final.ckpt", weights_only=False)["global_step"] == 3
+
+
+def test_a_given_file_counts_until_the_job_has_saved(make_job, folder, tmp_path):
+    """Not what yesterday's job has left."""
+    run(make_job, "flash_lightning.py", folder, "--steps=8")
+    given = tmp_path / "pretrained.ckpt"
+    shutil.copyfile(folder / "epoch=3-step=4.ckpt", given)
+    arguments = (f"--load={given}", "--steps=10")
+    job = run(make_job, "flash_lightning.py", folder, *arguments, "--die-at-start")
+    assert [event["n"] for event in job.found("begin", life=1)] == [4, 4], job.story()
+    job = run(make_job, "flash_lightning.py", folder, *arguments, "--die-at=6")
+    assert [event["n"] for event in job.found("begin", life=1)] == [6, 6], job.story()
+
+
+def test_ranks_of_nodes_that_count_restarts_apart_go_on_together(make_job, folder, tmp_path):
+    run(make_job, "flash_lightning.py", folder, "--steps=4", launcher="torchrun")
+    arguments = (f"--load={folder / 'epoch=3-step=4.ckpt'}", "--restarts-of-rank-1=1", "--steps=6")
+    job = run(make_job, "flash_lightning.py", tmp_path / "other", *arguments, launcher="torchrun")
+    assert [event["n"] for event in job.found("begin")] == [4, 4], job.story()
+
+
+class Below:
+    """Stands for a Checkpointer of out/_phalanx, with what is stored there."""
+
+    def __init__(self, out):
+        self.directory = str(out / "_phalanx")
+        os.makedirs(self.directory)
+        self.there = []
+
+    def steps(self):
+        return self.there[::-1]
+
+    def store(self, step, name, text):
+        folder = os.path.join(self.directory, str(step))
+        os.makedirs(folder)
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+        sequence = len(self.there) + 1
+        self.there.append(types.SimpleNamespace(step=step, sequence=sequence, path=folder))
+
+
+@pytest.fixture
+def below(folder):
+    return Below(folder)
+
+
+@pytest.fixture
+def lightning():
+    from phalanx.checkpoint.adapters import lightning
+
+    return lightning
+
+
+def is_awaited(below):
+    with open(os.path.join(below.directory, "awaited.json")) as file:
+        return file.read() != "{}"
+
+
+def test_what_is_stored_when_its_process_is_over_appears_in_the_next_life(below, folder, lightning, capsys):
+    file, older = folder / "100.ckpt", folder / "50.ckpt"
+    older.write_text("50")
+    awaited = lightning._Awaited(below, os.unlink)
+    awaited.add(100, str(file))
+    awaited.remove(str(older))
+    awaited.on_stored(StoreResult(100, False, "the Checkpointer was closed", may_come=True))
+    assert "100.ckpt is not there yet: the Checkpointer was closed" in capsys.readouterr().err
+    next_life = lightning._Awaited(below, os.unlink)
+    next_life.publish()
+    next_life.end()
+    assert is_awaited(below) and older.exists()
+    below.store(100, file.name, "100")
+    lightning._Awaited(below, os.unlink).publish()
+    assert file.read_text() == "100" and not older.exists() and not is_awaited(below)
+
+
+def test_what_was_given_up_or_overtaken_is_not_awaited_any_more(below, folder, lightning, capsys):
+    awaited = lightning._Awaited(below, os.unlink)
+    awaited.add(50, str(folder / "50.ckpt"))
+    awaited.add(100, str(folder / "100.ckpt"))
+    awaited.on_stored(StoreResult(50, False, "rank 1 has skipped it"))
+    assert "50.ckpt is not stored: rank 1 has skipped it" in capsys.readouterr().err
+    next_life = lightning._Awaited(below, os.unlink)
+    next_life.add(150, str(folder / "150.ckpt"))
+    below.store(150, "150.ckpt", "150")
+    next_life.on_stored(StoreResult(150, True, None))
+    assert "100.ckpt is not stored: the process that saved it was ended before" in capsys.readouterr().err
+    assert (folder / "150.ckpt").read_text() == "150" and not is_awaited(below)
+
+
+def test_a_file_that_the_disk_refuses_is_tried_again(below, folder, lightning, monkeypatch, capsys):
+    publish = published.publish_file
+
+    def fails(source, target):
+        if os.path.basename(target) == "100.ckpt":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), target)
+        publish(source, target)
+
+    awaited = lightning._Awaited(below, os.unlink)
+    for step in (100, 200):
+        awaited.add(step, str(folder / f"{step}.ckpt"))
+        awaited.add_path(step, str(folder / f"last-{step}.ckpt"))
+        below.store(step, f"{step}.ckpt", str(step))
+    monkeypatch.setattr(published, "publish_file", fails)
+    awaited.on_stored(StoreResult(100, True, None))
+    assert "100.ckpt is not there yet: [Errno 5]" in capsys.readouterr().err
+    assert (folder / "last-100.ckpt").exists() and not (folder / "100.ckpt").exists()
+    monkeypatch.undo()
+    awaited.on_stored(StoreResult(200, True, None))
+    assert {path.name for path in folder.glob("*.ckpt")} == {
+        f"{kind}{step}.ckpt" for step in (100, 200) for kind in ("", "last-")
+    }
+    assert not is_awaited(below)
+
+
+def test_lightnings_own_save_writes_into_no_file_of_a_step(folder, lightning):
+    folder.mkdir()
+    stored, shown, own, link = (folder / name for name in ("stored", "shown", "own", "link"))
+    for path in (stored, own):
+        path.write_text("as it was")
+    os.link(stored, shown)
+    link.symlink_to(shown.name)
+    flash = lightning.FlashCheckpoint(folder)
+    flash._place, flash._awaited = types.SimpleNamespace(rank=0), types.SimpleNamespace(drop=lambda path: None)
+    flash._trains, trainer = True, types.SimpleNamespace(global_step=1)
+
+    def stock(checkpoint, path, storage_options):
+        """As Lightning does where temporary files lie on another file system."""
+        with open(path, "w") as file:
+            file.write(checkpoint["state_dict"])
+
+    for path in (link, shown, own):
+        flash._save_checkpoint(trainer, stock, {"state_dict": "weights"}, str(path))
+    flash.on_exception(trainer, None, KeyboardInterrupt())
+    flash._save_checkpoint(trainer, stock, {"state_dict": "all", "optimizer_states": []}, str(folder / "new"))
+    found = [path.read_text() for path in (stored, link, shown, own, folder / "new")]
+    assert found == ["as it was", "weights", "weights", "weights", "all"]
+
+
 def test_accelerate_goes_on_from_memory_with_the_same_losses(make_job, folder, tmp_path):
     script = "flash_accelerate.py"
     whole = run(make_job, script, tmp_path / "whole")
@@ -90,3 +241,24 @@ def test_accelerate_goes_on_from_memory_with_the_same_losses(make_job, folder, t
     assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint_8", "checkpoint_12"}
     stock = run(make_job, script, folder, f"--stock-load={folder / 'checkpoint_12'}", launcher="torchrun")
     assert {event["weights"] for event in stock.found("loaded")} == {weights(whole)}
+
+
+def test_what_accelerate_has_stored_is_loaded_from_a_copy(make_job, folder, tmp_path):
+    script, copy = "flash_accelerate.py", tmp_path / "copy"
+    first = run(make_job, script, folder, "--steps=8")
+    shutil.copytree(folder, copy, copy_function=shutil.copyfile)
+    again = run(make_job, script, copy, "--steps=8")
+    assert [(event["n"], event["source"]) for event in again.found("begin")] == [(8, "disk")] * 2, again.story()
+    assert weights(again) == weights(first)
+    shutil.rmtree(copy / "_phalanx")
+    alone = run(make_job, script, copy, "--steps=1")
+    assert {event["n"] for event in alone.found("begin")} == {0}
+    assert f"accelerator.load_state('{copy}/checkpoint_8')" in alone.story()
+
+
+def test_what_accelerate_has_just_stored_stays_where_another_folder_is_dated_later(make_job, folder):
+    for step in (1, 2):
+        (folder / f"checkpoint_{step}").mkdir(parents=True)
+        os.utime(folder / f"checkpoint_{step}", (2**32, 2**32))
+    run(make_job, "flash_accelerate.py", folder, "--steps=4")
+    assert (folder / "checkpoint_4").exists() and not (folder / "checkpoint_1").exists()

@@ -8,6 +8,7 @@ import signal
 
 import lightning.pytorch as pl
 import torch
+from leaving import leave_group
 from report import report
 
 parser = argparse.ArgumentParser()
@@ -18,11 +19,16 @@ parser.add_argument("--top", type=int, default=-1)
 parser.add_argument("--stock", action="store_true")
 parser.add_argument("--load", help="the file to go on from")
 parser.add_argument("--die-at", type=int, default=-1, help="in the first life, rank 1 behind that step")
+parser.add_argument("--die-at-start", action="store_true", help="the same before its first step")
 parser.add_argument("--die-publishing", help="rank 0, in the first life, before a file of that name appears")
 parser.add_argument("--other", help="the folder of a second ModelCheckpoint")
 parser.add_argument("--test", nargs="*", default=[], help="behind fit(): each ckpt_path of test(), or as-it-is")
+parser.add_argument("--save-behind", help="behind fit(): a file that is saved, and is to be there at once")
+parser.add_argument("--restarts-of-rank-1", help="as where another node's torchrun counts them")
 options = parser.parse_args()
 
+if options.restarts_of_rank_1 and os.environ["RANK"] == "1":
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = options.restarts_of_rank_1
 FIRST_LIFE = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
 
@@ -33,6 +39,10 @@ def of_weights(module):
     return found.hexdigest()[:16]
 
 
+def files_now():
+    return sorted(os.listdir(options.folder)) if os.path.isdir(options.folder) else []
+
+
 def die_at_file(name):
     """Killed between a step's being stored and its file's appearing."""
     from phalanx.checkpoint.adapters import published
@@ -41,7 +51,7 @@ def die_at_file(name):
 
     def dies(source, target):
         if os.path.basename(target) == name:
-            report("dies", files=sorted(os.listdir(options.folder)))
+            report("dies", files=files_now())
             os.kill(os.getpid(), signal.SIGKILL)
         publish(source, target)
 
@@ -66,6 +76,8 @@ class Net(pl.LightningModule):
 
     def on_train_start(self):
         report("begin", n=self.trainer.global_step)
+        if FIRST_LIFE and os.environ["RANK"] == "1" and options.die_at_start:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), 0.01)
@@ -105,6 +117,11 @@ trainer = pl.Trainer(
     enable_model_summary=False,
 )
 trainer.fit(net, data, ckpt_path=options.load)
-report("done", n=trainer.global_step, weights=of_weights(net))
+report("done", n=trainer.global_step, weights=of_weights(net), files=files_now())
+if options.save_behind:
+    trainer.save_checkpoint(options.save_behind)
+    report("behind", files=files_now())
 for path in options.test:
     trainer.test(net, data, ckpt_path=None if path == "as-it-is" else path)
+if options.restarts_of_rank_1:
+    leave_group()

@@ -142,7 +142,7 @@ def save(engine, ckpt, step):
     if options.save != "ours":
         engine.save_checkpoint(options.dir, client_state=client_state)
         if step == options.twice_at:
-            engine.save_checkpoint(options.dir, tag="again", client_state={"note": "again"})
+            save_again(engine)
         return True, None
     storage = Storage.DISK if options.disk_every and step % options.disk_every == 0 else Storage.MEMORY
     handle = ckpt.save(client_state, storage=storage)
@@ -153,6 +153,14 @@ def save(engine, ckpt, step):
         partition, before = meddled.pop()
         partition.data.copy_(before)
     return kept, handle.why
+
+
+def save_again(engine):
+    try:
+        engine.save_checkpoint(options.dir, tag="again", client_state={"note": "again"})
+    except RuntimeError as error:
+        report("refused", why=str(error))
+        raise
 
 
 meddled = []  # [(partition, what was in it)]

@@ -395,10 +395,14 @@ class Checkpointer:
     def _ask_wait(self, handle, until, timeout_s=None):
         """(whether it is so, why)."""
         try:
-            save = {"step": handle.step, "branch": handle.branch}
-            answer = self._door.ask("wait", timeout_s, dir=self.directory, until=until, **save)
+            return self._answer_to_wait(handle, until, timeout_s)
         except (door.Refusal, door.Gone) as error:
             return False, str(error)
+
+    def _answer_to_wait(self, handle, until, timeout_s=None):
+        """The agent's, which is final. Refusal, Gone: it has given none."""
+        save = {"step": handle.step, "branch": handle.branch}
+        answer = self._door.ask("wait", timeout_s, dir=self.directory, until=until, **save)
         return answer.get("state") in (until, "stored"), answer.get("why") or None
 
     def _what_became(self, handle):
@@ -406,8 +410,10 @@ class Checkpointer:
         answers when the copy is sealed and stored, or was given up."""
         if handle.is_over and not handle.is_sealed:
             return telling.StoreResult(handle.step, False, handle.why)
-        is_stored, why = self._ask_wait(handle, "stored")
-        return telling.StoreResult(handle.step, is_stored, why)
+        try:
+            return telling.StoreResult(handle.step, *self._answer_to_wait(handle, "stored"))
+        except (door.Refusal, door.Gone) as error:
+            return telling.StoreResult(handle.step, False, str(error), may_come=True)
 
     def _is_able_to_save(self):
         return self._writer is not None and not self._closed and os.getpid() == self._pid

@@ -8,7 +8,10 @@ DeepSpeed reads (`latest`, <step>/mp_rank_00_model_states.pt, .., zero_to_fp32.p
 """
 
 import contextlib
+import errno
+import itertools
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -26,6 +29,7 @@ from phalanx.checkpoint.universal import source
 _LATEST = "latest"
 _SCRIPT = "zero_to_fp32.py"
 _TAG_BYTES_MAX = 256
+_STEP = re.compile(r"\d+(\.\d+)?\Z")  # the name of a folder of ours
 _OURS = ("manifest.json", ".unfinished", ".deleted.json")  # what a folder of ours has one of, also a damaged one
 
 
@@ -212,7 +216,8 @@ class PhalanxCheckpointEngine(CheckpointEngine):
 
     Each save is one transaction. It waits until the step is on disk, since DeepSpeed then writes `latest` itself, and
     raises RuntimeError on all ranks where it will not be: Checkpointer.save() is what nobody has to wait for.
-    <dir>/<tag> is a link to the step's folder. `save_dir` has to be `directory`."""
+    <dir>/<tag> is a link to the step's folder; what DeepSpeed itself has left there is put aside. `save_dir` has to be
+    `directory`."""
 
     def __init__(self, engine, directory, **settings):
         super().__init__()
@@ -242,16 +247,38 @@ class PhalanxCheckpointEngine(CheckpointEngine):
         content, self._content = self._content, None
         ours = self.checkpointer._files
         handle = ours.save_anew(self.checkpointer.engine.global_steps, content)
+        why = None
         if not handle.wait_stored():
-            raise RuntimeError(f"phalanx.checkpoint: {tag} is not stored: {handle.why}")
-        if ours.rank == 0:
-            # That of the highest sequence: the step may have been stored before, under another tag.
-            folder = next(stored.path for stored in ours.steps() if stored.step == handle.step)
-            _link(self.checkpointer.directory, tag, os.path.basename(folder))
+            why = f"{tag} is not stored: {handle.why}"
+        elif ours.rank == 0:
+            why = self._why_not_linked(tag, handle.step)
+        why = _first_of_all(why)
+        if why is not None:
+            raise RuntimeError(f"phalanx.checkpoint: {why}")
         return True
+
+    def _why_not_linked(self, tag, step):
+        """None: the tag leads to it."""
+        directory = self.checkpointer.directory
+        try:
+            # That of the highest sequence: the step may have been stored before, under another tag.
+            folders = [stored.path for stored in self.checkpointer.steps() if stored.step == step]
+            if not folders:
+                return f"{tag} leads to no step: {step} is not in {directory} any more"
+            _link(directory, tag, os.path.basename(folders[0]))
+        except (OSError, RuntimeError) as error:
+            return f"step {step} is stored, and {tag} does not lead to it: {error}"
+        return None
 
     def load(self, path, map_location=None):
         return torch.load(path, map_location=map_location, weights_only=False)
+
+
+def _first_of_all(why):
+    """What the first rank gives that gives not None. All ranks call it together."""
+    whys = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(whys, why)
+    return next((each for each in whys if each is not None), None)
 
 
 # --- what DeepSpeed gives and takes
@@ -361,17 +388,29 @@ def read_latest(directory):
 
 
 def _link(directory, tag, folder):
-    """<directory>/<tag> leads to <directory>/<folder>; links to steps that are deleted go."""
+    """<directory>/<tag> leads to <directory>/<folder>; links to steps that are deleted go. OSError."""
     for entry in os.scandir(directory):
-        if entry.is_symlink() and not os.path.exists(entry.path):
+        if entry.is_symlink() and _STEP.match(os.readlink(entry.path)) and not os.path.exists(entry.path):
             os.unlink(entry.path)
     if tag == folder:
         return
-    made = os.path.join(directory, f".{tag}.new")
+    path, made = os.path.join(directory, tag), os.path.join(directory, f".{tag}.new")
+    if os.path.lexists(path) and not os.path.islink(path):
+        _put_aside(path)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(made)
     os.symlink(folder, made)
-    os.replace(made, os.path.join(directory, tag))
+    os.replace(made, path)
+
+
+def _put_aside(path):
+    """What DeepSpeed itself has made there, all of it or the half."""
+    if any(os.path.lexists(os.path.join(path, name)) for name in _OURS):
+        raise FileExistsError(errno.EEXIST, "it is the folder of another step", path)
+    names = (f"{path}.before-phalanx{number or ''}" for number in itertools.count())
+    aside = next(name for name in names if not os.path.lexists(name))
+    os.rename(path, aside)
+    sys.stderr.write(f"phalanx.checkpoint: {path} was there before, and is {aside} now\n")
 
 
 # --- the engine

@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import pickle
+import stat
 import sys
 import threading
 
@@ -56,6 +57,7 @@ class FlashCheckpoint(pl.Callback):
         self._settings = settings
         self._checkpointer = self._saver = self._restorer = self._place = None
         self._found = None
+        self._is_first_life = self._trains = False
         self._saved_step = -1
         self._awaited = self._form = None  # on rank 0
         self.source = None  # of what fit() went on from: "memory", "disk" or None
@@ -84,6 +86,7 @@ class FlashCheckpoint(pl.Callback):
         self._found = None
         self._restorer.of_all(None)
         self._restorer.let_go()
+        self._trains = True
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         """Behind all that the last step has led to."""
@@ -93,6 +96,20 @@ class FlashCheckpoint(pl.Callback):
             self.save(trainer)
 
     def on_train_end(self, trainer, pl_module):
+        self._wait_published()
+
+    def on_exception(self, trainer, pl_module, exception):
+        """The other ranks may be dead, or save nothing more."""
+        self._trains = False
+
+    def teardown(self, trainer, pl_module, stage):
+        """Behind each on_train_end(): ModelCheckpoint saves in its own, which comes behind ours."""
+        if stage == "fit" and self._checkpointer is not None:
+            self._trains = False
+            self._wait_published()
+
+    def _wait_published(self):
+        """All ranks together: until what was saved is where it belongs, or is known not to be."""
         if self._place.rank == 0:
             self._checkpointer.finish_telling(_STORED_WAIT_S)
             self._awaited.end()
@@ -115,8 +132,12 @@ class FlashCheckpoint(pl.Callback):
         self._saver = saver.Saver(self._checkpointer)
         self._restorer = restored.Restorer(self._checkpointer, "lightning", _WHO)
         self._place = place.here()
+        self._folders = published.Folders(self._checkpointer, self._directory, "")
+        self._is_first_life = not self._restorer.is_later_life()
         strategy = trainer.strategy
         if self._place.rank == 0:
+            if self._is_first_life:
+                self._folders.begin()
             self._awaited = _Awaited(self._checkpointer, strategy.remove_checkpoint)
             self._awaited.publish()
         self._restorer.of_all(None)  # files of the last life are there before any rank looks for them
@@ -131,22 +152,28 @@ class FlashCheckpoint(pl.Callback):
             storage_options is None and _is_local(filepath) and several.why_no_name(os.path.basename(path)) is None
         )
         is_first = self._place.rank == 0
-        if not is_plain or "optimizer_states" not in checkpoint:  # of weights alone no training goes on
-            if is_first:
-                self._awaited.drop(path)
-            return stock(checkpoint, filepath, storage_options)
+        is_whole = "optimizer_states" in checkpoint  # of weights alone no training goes on
+        if not self._trains or not is_plain or not is_whole:
+            return self._save_as_ever(stock, checkpoint, filepath, storage_options)
         form = _form(checkpoint) if is_first else None
         if self._saved_step == step:
             is_same = form == self._form  # not where a callback has told more, or other weights stand in it
             if is_first and not (is_same and self._awaited.add_path(step, path)):
-                self._awaited.drop(path)
-                stock(checkpoint, filepath)
+                self._save_as_ever(stock, checkpoint, filepath)
             return None
         if is_first:
             self._form = form
             self._awaited.add(step, path)
         self._save(step, checkpoint, os.path.basename(path), Storage.DISK)
         return None
+
+    def _save_as_ever(self, stock, checkpoint, filepath, storage_options=None):
+        """By Lightning, before it returns: what is saved before the training or behind it is read at once."""
+        if self._place.rank == 0:
+            self._awaited.drop(os.path.abspath(filepath))
+            if _is_local(filepath):
+                _unlink_shared(filepath)
+        return stock(checkpoint, filepath, storage_options)
 
     def _save(self, step, checkpoint, name, storage):
         contents = {_rng_of(self._place.rank): {"rng": True}}
@@ -171,11 +198,12 @@ class FlashCheckpoint(pl.Callback):
         connector = trainer._checkpoint_connector
         del connector.resume_start
         stock = connector.resume_start  # its arguments are other ones before Lightning 2.6
-        is_first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") in ("", "0")
         is_fit = trainer.state.fn == pl.trainer.states.TrainerFn.FITTING
-        if not is_fit or not self._resumes or (checkpoint_path and is_first):
+        if not is_fit or not self._resumes or (checkpoint_path and self._is_first_life):
             return stock(checkpoint_path, *arguments, **named)
         found, step = self._checkpointer.load(default=None)
+        if checkpoint_path and found is not None and not self._is_of_this_job(found):
+            found = None
         self.source = None if found is None else found.source
         if found is None:
             return stock(checkpoint_path, *arguments, **named)
@@ -187,6 +215,17 @@ class FlashCheckpoint(pl.Callback):
             _say(f"goes on from step {step} {'in memory' if found.source == 'memory' else 'of ' + folder}")
         return stock(os.path.join(folder, name), *arguments, **named)
 
+    def _is_of_this_job(self, found):
+        """All ranks together."""
+        if found.source == "memory":
+            return True
+        is_so = None
+        if self._place.rank == 0:
+            is_so = self._folders.is_of_this_job(found.folder)
+            if not is_so:
+                _say(f"{found.folder} is of another job, and passed over for the ckpt_path that is given")
+        return self._restorer.agreed(is_so)
+
 
 class _Awaited:
     """The files that appear when their step is stored, and those that go then, on rank 0. A file of the checkpoint
@@ -197,7 +236,9 @@ class _Awaited:
         self._record = os.path.join(checkpointer.directory, _RECORD)
         self._lock = threading.Lock()  # of all below, and of the files that it names
         self._steps = self._read()  # step -> {"behind": sequence, "name": "", "paths": [..], "removed": [..]}
-        self._of_last_life = set(self._steps)
+        # {step: why its files are not there}, of those that nobody tells of any more
+        self._left = dict.fromkeys(self._steps, "the process that saved it was ended before")
+        self._told = set()  # (step, why)
         self._behind = max((each.sequence for each in checkpointer.steps()), default=0)
 
     def add(self, step, path):
@@ -207,7 +248,7 @@ class _Awaited:
             removed = self._steps.pop(step, {}).get("removed", [])
             name = os.path.basename(path)
             self._steps[step] = {"behind": self._behind, "name": name, "paths": [path], "removed": removed}
-            self._of_last_life.discard(step)
+            self._left.pop(step, None)
             self._write()
 
     def add_path(self, step, path):
@@ -253,42 +294,61 @@ class _Awaited:
     def publish_found(self, step, folder):
         """The files of a step that the training goes on from, which may be in memory alone."""
         with self._lock:
-            if step in self._of_last_life and os.path.exists(os.path.join(folder, self._steps[step]["name"])):
+            if step in self._left and os.path.exists(os.path.join(folder, self._steps[step]["name"])):
                 self._publish(step, folder)
 
     def on_stored(self, result):
         """In a thread of the Checkpointer's, one step after another."""
         with self._lock:
-            if not result.stored:
+            if not result.stored and not result.may_come:
                 self._lose(result.step, result.why)
-            self._publish_until(result.step)
-            self._lose(result.step, "it is gone")
+            there = self._publish_until(result.step)
+            if result.may_come:
+                self._leave(result.step, result.why)
+            if result.stored:  # none that is older comes to storage behind it
+                left = {result.step: "it is gone", **self._left}
+                for step in sorted(left.keys() - there):
+                    self._lose(step, left[step])
 
     def end(self):
-        """What a killed process has left, and what is not stored by now, will not be."""
+        """What is not stored by now is told, and left to the next life."""
         with self._lock:
             self._publish_until(max(self._steps, default=0))
-            for step in sorted(self._of_last_life):
-                self._lose(step, "the process that saved it was ended before")
+            for step, why in sorted(self._left.items()):
+                self._leave(step, why)
 
     def _publish_until(self, last):
-        stored = {}
+        """The steps that are awaited and stored."""
+        there = {}
         for each in self._checkpointer.steps() if self._steps else ():
-            stored.setdefault(each.step, each)  # the newest of several
-        for step in sorted(each for each in self._steps if each <= last):
-            if step in stored and stored[step].sequence > self._steps[step]["behind"]:
-                self._publish(step, stored[step].path)
+            if each.step in self._steps and each.sequence > self._steps[each.step]["behind"]:
+                there.setdefault(each.step, each.path)  # the newest of several
+        for step in sorted(there):
+            if step <= last:
+                self._publish(step, there[step])
+        return there.keys()
 
     def _publish(self, step, folder):
         awaited = self._steps[step]
         whys = {path: _why_not_published(os.path.join(folder, awaited["name"]), path) for path in awaited["paths"]}
-        for path, why in whys.items():
-            if why is not None:
-                _say(f"{path} is not stored: {why}")
-        if not any(whys.values()):
-            for path in awaited["removed"]:
-                self._remove(path)
+        awaited["paths"] = [path for path, why in whys.items() if why is not None]
+        if awaited["paths"]:  # once more with the next, or in the next life
+            self._write()
+            self._leave(step, whys[awaited["paths"][0]])
+            return
+        for path in awaited["removed"]:
+            self._remove(path)
         self._forget(step)
+
+    def _leave(self, step, why):
+        """Its files may appear later."""
+        if step not in self._steps:
+            return
+        self._left[step] = why
+        if (step, why) not in self._told:
+            self._told.add((step, why))
+            for path in self._steps[step]["paths"]:
+                _say(f"{path} is not there yet: {why}")
 
     def _lose(self, step, why):
         """Those that were to go stay."""
@@ -297,7 +357,7 @@ class _Awaited:
         self._forget(step)
 
     def _forget(self, step):
-        self._of_last_life.discard(step)
+        self._left.pop(step, None)
         if self._steps.pop(step, None) is not None:
             self._write()
 
@@ -347,6 +407,15 @@ def _form(value):
 def _is_local(path):
     """No URL, also none of local files."""
     return "://" not in os.fspath(path) and "::" not in os.fspath(path)
+
+
+def _unlink_shared(path):
+    """A file that others have, too: where temporary files lie on another file system Lightning writes into it, and a
+    stored step would be what it writes."""
+    with contextlib.suppress(FileNotFoundError):
+        info = os.stat(path)
+        if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
+            os.unlink(path)
 
 
 def _why_not_published(source, path):

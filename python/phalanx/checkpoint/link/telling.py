@@ -8,11 +8,13 @@ import typing
 
 @dataclasses.dataclass(frozen=True)
 class StoreResult:
-    """`stored`: the step is on disk, of all nodes. `why` explains what is not."""
+    """`stored`: the step is on disk, of all nodes. `why` explains what is not. `may_come`: nobody has said that it will
+    not be, and it may be stored later."""
 
     step: int
     stored: bool
     why: typing.Optional[str]
+    may_come: bool = False
 
 
 class Teller:
