@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"phalanx/operator/api/v1alpha1"
 )
@@ -38,7 +39,12 @@ func TestAJobThatCannotBeRead(t *testing.T) {
 	s.submit(malformedJob("quantity", nil, "1e1.5"))
 	refused := func(name, want string) func() error {
 		return func() error {
-			accepted := meta.FindStatusCondition(s.job(name).Status.Conditions, v1alpha1.ConditionAccepted)
+			var job v1alpha1.ElasticJob
+			key := client.ObjectKey{Namespace: s.namespace, Name: name}
+			if err := s.cache.Get(t.Context(), key, &job); err != nil {
+				return err // it was submitted a moment ago
+			}
+			accepted := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionAccepted)
 			if accepted == nil || accepted.Status != "False" || !strings.Contains(accepted.Message, want) {
 				return errorf("%s: %+v", name, accepted)
 			}
