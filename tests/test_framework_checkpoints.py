@@ -36,7 +36,8 @@ def test_lightning_goes_on_from_memory_with_the_same_losses(make_job, folder, tm
     script = "flash_lightning.py"
     stock = run(make_job, script, tmp_path / "stock", "--stock", launcher="torchrun")
     ours = run(make_job, script, folder, "--die-at=7")
-    assert [event["n"] for event in ours.found("begin", life=1)] == [7, 7], ours.story()
+    begun = [event["n"] for event in ours.found("begin", life=1)]
+    assert begun in ([7, 7], [6, 6]), ours.story()  # the newest may be on its way when a rank dies
     assert (losses(ours), weights(ours)) == (losses(stock), weights(stock))
     assert losses(ours, 1) == losses(stock, 1)
     names = {path.name for path in folder.glob("*.ckpt")}
@@ -235,7 +236,8 @@ def test_accelerate_goes_on_from_memory_with_the_same_losses(make_job, folder, t
     script = "flash_accelerate.py"
     whole = run(make_job, script, tmp_path / "whole")
     killed = run(make_job, script, folder, "--die-at=7")
-    assert [(event["n"], event["source"]) for event in killed.found("begin", life=1)] == [(7, "memory")] * 2
+    begun = [(event["n"], event["source"]) for event in killed.found("begin", life=1)]
+    assert begun in ([(7, "memory")] * 2, [(6, "memory")] * 2), killed.story()  # as above
     assert (losses(killed), weights(killed)) == (losses(whole), weights(whole))
     assert losses(killed, 1) == losses(whole, 1)
     assert {path.name for path in folder.glob("checkpoint*")} == {"checkpoint_8", "checkpoint_12"}
