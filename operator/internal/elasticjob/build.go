@@ -50,6 +50,9 @@ func Pod(job *v1alpha1.ElasticJob, create engine.Create, options Options) *corev
 	if create.Unbegun > 0 {
 		pod.Annotations[annotationUnbegun] = text(create.Unbegun)
 	}
+	if name := pod.Spec.Containers[mainContainer(pod.Spec.Containers)].Name; name != mainName {
+		pod.Annotations[annotationMain] = name // others may be put before it when the pod is made
+	}
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	avoid(&pod.Spec, create.Avoid)
 	leaveLostNodes(&pod.Spec, options.NodeLostAfter)
@@ -74,9 +77,6 @@ func workerPod(job *v1alpha1.ElasticJob, create engine.Create, options Options, 
 	addLauncher(job, options, &pod.Spec)
 	if pod.Spec.HostNetwork && pod.Spec.DNSPolicy == "" {
 		pod.Spec.DNSPolicy = corev1.DNSClusterFirstWithHostNet // else its node's, which does not know the master's service
-	}
-	if name := pod.Spec.Containers[mainContainer(pod.Spec.Containers)].Name; name != mainName {
-		pod.Annotations[annotationMain] = name // others may be put before it when the pod is made
 	}
 	env := workerEnv(job, create, replicas(spec))
 	for i := range pod.Spec.Containers {

@@ -282,7 +282,11 @@ func TestThePhaseHidesTheEndOfAProgram(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			status := terminated(tc.code, "Error")
 			status[0].State.Terminated.FinishedAt = metav1.NewTime(tc.at)
-			pod := podAs(corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: append(status, beside)})
+			pod := podAs(corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: status})
+			if seen := Observe([]*corev1.Pod{pod})[0]; seen.State != engine.Running || seen.Lingers {
+				t.Errorf("nothing else runs there: its phase is about to say so: %+v", seen)
+			}
+			pod.Status.ContainerStatuses = append(status, beside)
 			if tc.deleted {
 				grace := int64(30)
 				goes := metav1.NewTime(asked.Add(30 * time.Second))

@@ -2,6 +2,7 @@ package elasticjob
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -92,7 +93,7 @@ func state(phase corev1.PodPhase) engine.State {
 // none. A pod is Running for as long as any of its containers is.
 func ownEnd(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	main := mainStatus(pod)
-	if main == nil || main.State.Terminated == nil {
+	if main == nil || main.State.Terminated == nil || !slices.ContainsFunc(pod.Status.ContainerStatuses, runs) {
 		return nil
 	}
 	end := main.State.Terminated
@@ -101,12 +102,14 @@ func ownEnd(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	}
 	// In whole seconds, as both times are. Of the same one, an end by a signal is the deletion's.
 	asked := pod.DeletionTimestamp.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
-	bySignal := end.ExitCode == exitKilled || end.ExitCode == exitTerminated
+	bySignal := end.ExitCode == engine.ExitKilled || end.ExitCode == engine.ExitTerminated
 	if end.FinishedAt.After(asked) || bySignal && end.FinishedAt.Time.Equal(asked) {
 		return nil
 	}
 	return end
 }
+
+func runs(container corev1.ContainerStatus) bool { return container.State.Running != nil }
 
 // endOf: the cluster's own word counts before the exit code, which is only what its signal did.
 func endOf(pod *corev1.Pod) engine.End {
@@ -210,12 +213,6 @@ const mainName = "main"
 
 // annotationMain names it where its name is another.
 const annotationMain = "phalanx.elasticjob/main-container"
-
-// Ends by a signal: 128 and its number.
-const (
-	exitKilled     = 137
-	exitTerminated = 143
-)
 
 // mainContainer is the index of the one that trains: "main", else the first.
 func mainContainer(containers []corev1.Container) int {

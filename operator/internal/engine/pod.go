@@ -92,8 +92,8 @@ func (p *Pod) ended() bool { return p.State == Succeeded || p.State == Failed }
 // Exit codes with a meaning of their own. 137 and 143 are SIGKILL and SIGTERM; 247 is DLRover's for a killed process
 // that wanted too much memory; 201, 202 and 14 are what its node checks exit with.
 const (
-	exitKilled      = 137
-	exitTerminated  = 143
+	ExitKilled      = 137
+	ExitTerminated  = 143
 	exitOutOfMemory = 247
 )
 
@@ -121,7 +121,7 @@ func Classify(pod *Pod) (Class, string) {
 		return Application, "evicted for more than its own limits allow"
 	case !end.Exited:
 		return Killed, "failed, and nobody says why"
-	case end.ExitCode == exitKilled || end.ExitCode == exitTerminated:
+	case end.ExitCode == ExitKilled || end.ExitCode == ExitTerminated:
 		return Killed, fmt.Sprintf("exit code %d, a signal that nobody explains", end.ExitCode)
 	case hardwareExits[end.ExitCode]:
 		return Hardware, fmt.Sprintf("exit code %d, which blames the node", end.ExitCode)
