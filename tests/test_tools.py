@@ -203,7 +203,8 @@ def test_pythonbreakpoint(ranks, hook):
 @pytest.mark.parametrize("way", ["warm", "cold"])
 def test_py_spy_names_the_scripts_frames(ranks, way):
     """The two frames below the script's are the bootstrap's."""
-    text = "import os, sys\ndef deep():\n    print(os.getpid(), flush=True)\n    sys.stdin.readline()\ndeep()\n"
+    # Whether it has gone on to its next line or not: no frame lies below that of deep().
+    text = "import os, sys\ndef deep():\n    os.write(1, b'%d\\n' % os.getpid())\n    sys.stdin.readline()\ndeep()\n"
     with ranks.started(way, ranks.write("waits.py", text), stdin=subprocess.PIPE) as process:
         pid = process.stdout.readline().strip()
         dump = [str(BIN / "py-spy"), "dump", "--json", "--pid", pid]
