@@ -11,10 +11,8 @@
 docs/frameworks/accelerate.md is for users.
 """
 
-import contextlib
 import functools
 import os
-import sys
 import weakref
 
 import accelerate
@@ -22,6 +20,7 @@ import accelerate
 from phalanx.checkpoint import files
 from phalanx.checkpoint.adapters import captured, published, restored, saver
 from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.link.alone import say
 from phalanx.checkpoint.ranks import place
 
 _WHO = "phalanx.checkpoint.adapters.accelerate"
@@ -62,7 +61,7 @@ class FlashCheckpoint:
             try:
                 self._folders.repair()
             except (OSError, RuntimeError) as error:
-                _say(f"what a killed process has left stays: {error}")
+                say(f"what a killed process has left stays: {error}")
         self._restorer.agreed(None)
         found, step = self._checkpointer.load(default=None)
         self.source = None if found is None else found.source
@@ -81,7 +80,7 @@ class FlashCheckpoint:
         others = self._folders.numbers() if self._place.rank == 0 else []
         if others:
             folder = self._folders.path(others[-1])
-            _say(
+            say(
                 f"nothing is loaded: there is no step in {self._checkpointer.directory}, to which {folder} belongs: "
                 f"copy both, or load that one by accelerator.load_state({folder!r})"
             )
@@ -112,12 +111,12 @@ class FlashCheckpoint:
     def _publish(self, result):
         folder = self._folders.path(result.step)
         if not result.stored:
-            return _say(f"{folder} is not stored: {result.why}")
+            return say(f"{folder} is not stored: {result.why}")
         try:
             self._folders.publish(result.step)
             self._folders.rotate(self._limit, result.step)
         except (OSError, LookupError, RuntimeError) as error:
-            _say(f"{folder} is in {self._checkpointer.directory}, and not where it belongs: {error}")
+            say(f"{folder} is in {self._checkpointer.directory}, and not where it belongs: {error}")
         return None
 
 
@@ -138,8 +137,3 @@ def _why_not(accelerator, total_limit, settings):
     if not hasattr(accelerate.utils.other, "save"):
         return f"accelerate {accelerate.__version__} saves in another way: expected 0.34 or later"
     return None
-
-
-def _say(text):
-    with contextlib.suppress(ValueError):  # of a stream that is closed
-        sys.stderr.write(f"phalanx.checkpoint: {text}\n")

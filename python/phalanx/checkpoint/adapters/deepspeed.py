@@ -24,6 +24,7 @@ from deepspeed.runtime.pipe.module import PipelineModule
 
 from phalanx.checkpoint.adapters import exact, universal_load, zero_files
 from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.link.alone import say
 from phalanx.checkpoint.universal import source
 
 _LATEST = "latest"
@@ -410,7 +411,7 @@ def _put_aside(path):
     names = (f"{path}.before-phalanx{number or ''}" for number in itertools.count())
     aside = next(name for name in names if not os.path.lexists(name))
     os.rename(path, aside)
-    sys.stderr.write(f"phalanx.checkpoint: {path} was there before, and is {aside} now\n")
+    say(f"{path} was there before, and is {aside} now")
 
 
 # --- the engine

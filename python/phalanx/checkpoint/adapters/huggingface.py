@@ -13,7 +13,6 @@ import functools
 import io
 import math
 import os
-import sys
 import weakref
 import zipfile
 
@@ -26,6 +25,7 @@ from phalanx.checkpoint import files
 from phalanx.checkpoint.adapters import captured, published, restored, saver
 from phalanx.checkpoint.formats import disk
 from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.link.alone import say
 from phalanx.checkpoint.ranks import place
 
 _WHO = "phalanx.checkpoint.adapters.huggingface"
@@ -167,12 +167,12 @@ class FlashCheckpoint(transformers.TrainerCallback):
         """On rank 0, in a thread of the Checkpointer's."""
         folder = self._folders.path(result.step)
         if not result.stored:
-            return _say(f"{folder} is not stored: {result.why}")
+            return say(f"{folder} is not stored: {result.why}")
         try:
             self._folders.publish(result.step)
             self._folders.rotate(self.trainer.args.save_total_limit, result.step, best)
         except (OSError, LookupError, RuntimeError) as error:
-            _say(f"{folder} is in {self._checkpointer.directory}, and not where it belongs: {error}")
+            say(f"{folder} is in {self._checkpointer.directory}, and not where it belongs: {error}")
 
     def _wait_published(self):
         """All ranks together: until what was saved to storage is where it belongs, or is known not to be."""
@@ -227,7 +227,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
         why = None
         if self._place.rank == 0:
             why = None if folder is None else self._why_another_model(folder)
-            _say("the training begins anew" if folder is None else f"goes on from {self._named(folder, found, theirs)}")
+            say("the training begins anew" if folder is None else f"goes on from {self._named(folder, found, theirs)}")
         why = self._restorer.agreed(why)
         if why is not None:
             raise ValueError(f"{_WHO}: {why}")
@@ -259,7 +259,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
             why = _why_not_whole(folder)
             if why is None:
                 return folder
-            _say(f"{folder} is passed over: {why}")
+            say(f"{folder} is passed over: {why}")
         return None
 
     def _why_another_model(self, folder):
@@ -299,7 +299,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
             trainer._load_best_model()
         self._restorer.let_go()
         if self._place.rank == 0:
-            _say(f"the training was over at step {state.global_step}, and is not gone on with")
+            say(f"the training was over at step {state.global_step}, and is not gone on with")
         losses = [entry["train_loss"] for entry in state.log_history if "train_loss" in entry]
         return transformers.trainer_utils.TrainOutput(state.global_step, losses[-1] if losses else math.nan, {})
 
@@ -340,7 +340,7 @@ class _Weights:
         self._model, self._key, self._found = (model, key, found) if is_live else (None, None, None)
         if not is_live and not self._has_said:
             self._has_said = True
-            _say("this model's weights are converted for its files: each save takes the time of that, too")
+            say("this model's weights are converted for its files: each save takes the time of that, too")
         return found
 
 
@@ -455,8 +455,4 @@ def _told(what):
     try:
         yield
     except (OSError, RuntimeError) as error:
-        _say(f"{what} stays: {error}")
-
-
-def _say(text):
-    sys.stderr.write(f"phalanx.checkpoint: {text}\n")
+        say(f"{what} stays: {error}")

@@ -28,6 +28,7 @@ from phalanx.checkpoint import files
 from phalanx.checkpoint.adapters import published, restored, saver
 from phalanx.checkpoint.formats import several
 from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.link.alone import say
 from phalanx.checkpoint.ranks import place
 
 _WHO = "phalanx.checkpoint.adapters.lightning"
@@ -212,7 +213,7 @@ class FlashCheckpoint(pl.Callback):
         name = next(name for name in sorted(found) if not name.startswith("rng_"))
         if self._place.rank == 0:
             self._awaited.publish_found(step, folder)
-            _say(f"goes on from step {step} {'in memory' if found.source == 'memory' else 'of ' + folder}")
+            say(f"goes on from step {step} {'in memory' if found.source == 'memory' else 'of ' + folder}")
         return stock(os.path.join(folder, name), *arguments, **named)
 
     def _is_of_this_job(self, found):
@@ -223,7 +224,7 @@ class FlashCheckpoint(pl.Callback):
         if self._place.rank == 0:
             is_so = self._folders.is_of_this_job(found.folder)
             if not is_so:
-                _say(f"{found.folder} is of another job, and passed over for the ckpt_path that is given")
+                say(f"{found.folder} is of another job, and passed over for the ckpt_path that is given")
         return self._restorer.agreed(is_so)
 
 
@@ -348,12 +349,12 @@ class _Awaited:
         if (step, why) not in self._told:
             self._told.add((step, why))
             for path in self._steps[step]["paths"]:
-                _say(f"{path} is not there yet: {why}")
+                say(f"{path} is not there yet: {why}")
 
     def _lose(self, step, why):
         """Those that were to go stay."""
         for path in self._steps.get(step, {}).get("paths", ()):
-            _say(f"{path} is not stored: {why}")
+            say(f"{path} is not stored: {why}")
         self._forget(step)
 
     def _forget(self, step):
@@ -425,7 +426,3 @@ def _why_not_published(source, path):
     except OSError as error:
         return str(error)
     return None
-
-
-def _say(text):
-    sys.stderr.write(f"phalanx.checkpoint: {text}\n")

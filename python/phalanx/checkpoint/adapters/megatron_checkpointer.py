@@ -22,8 +22,8 @@ from phalanx.checkpoint.adapters import (
     restored,
     saver,
 )
-from phalanx.checkpoint.adapters.megatron_folder import say
 from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.link.alone import say
 from phalanx.checkpoint.ranks import place
 
 WHO = "phalanx.checkpoint.adapters.megatron"

@@ -4,10 +4,10 @@ the tracker that names it. Rank 0 alone works here."""
 import contextlib
 import os
 import re
-import sys
 import zipfile
 
 from phalanx.checkpoint.adapters import megatron_layout, published
+from phalanx.checkpoint.link.alone import say
 
 _NAME = re.compile(re.escape(megatron_layout.PREFIX) + r"\d+\Z")
 _STATES, _ZIP = (".pt",), b"PK"
@@ -148,8 +148,3 @@ def _is_cut_off(path):
     with open(path, "rb") as file:
         beginning = file.read(len(_ZIP))
     return not beginning or (beginning == _ZIP and not zipfile.is_zipfile(path))
-
-
-def say(text):
-    with contextlib.suppress(ValueError):  # of a stream that is closed
-        sys.stderr.write(f"phalanx.checkpoint: {text}\n")

@@ -12,11 +12,11 @@ import json
 import os
 import re
 import shutil
-import sys
 import urllib.parse
 
 from phalanx.checkpoint import stored as directories
 from phalanx.checkpoint.formats import disk
+from phalanx.checkpoint.link.alone import say
 from phalanx.checkpoint.ranks import place
 
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
@@ -225,9 +225,9 @@ class Folders:
         if lies == _OTHER and _changed(folder) > stored.written:
             if not is_just_stored:
                 if self._delete(stored):
-                    _say(f"{stored.path} is removed: {folder} was written later, by somebody else")
+                    say(f"{stored.path} is removed: {folder} was written later, by somebody else")
                 return False
-            _say(f"{folder} is dated later than what was just stored, and is replaced by it")
+            say(f"{folder} is dated later than what was just stored, and is replaced by it")
         if lies != _OURS:
             self._make(stored)
         return True
@@ -477,8 +477,3 @@ def publish_file(source, target):
     _link(source, draft)
     os.rename(draft, target)
     _sync(os.path.dirname(target))
-
-
-def _say(text):
-    with contextlib.suppress(ValueError):  # of a stream that is closed
-        sys.stderr.write(f"phalanx.checkpoint: {text}\n")
