@@ -1,6 +1,5 @@
 #include "cli/host.h"
 
-#include <fmt/format.h>
 #include <sched.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -9,6 +8,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/escaping.h"
 #include "agent/flags/elastic_config.h"
 #include "base/net.h"
 #include "base/process/process.h"
@@ -22,11 +22,7 @@ std::string RandomBytes(size_t count) {
   return random;
 }
 
-std::string RandomHex(size_t bytes) {
-  std::string text;
-  for (const char byte : RandomBytes(bytes)) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text;
-}
+std::string RandomHex(size_t bytes) { return absl::BytesToHexString(RandomBytes(bytes)); }
 
 agent::HostFacts AskHost() {
   agent::HostFacts host;

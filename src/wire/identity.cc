@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "base/openssl_error.h"
 #include "base/read_file.h"
 
@@ -166,7 +167,7 @@ StatusOr<Authority> AuthorityOf(std::string_view token) {
   PHX_ASSIGN_OR_RETURN(const Secret scalar, Expand(root, "authority", kScalarBytes));
   Authority authority;
   authority.name = kAuthorityPrefix;
-  for (size_t i = 0; i < name.size(); ++i) authority.name += fmt::format("{:02x}", name.data()[i]);
+  authority.name += absl::BytesToHexString({reinterpret_cast<const char*>(name.data()), name.size()});
   PHX_ASSIGN_OR_RETURN(authority.key, KeyOf(scalar));
   return authority;
 }

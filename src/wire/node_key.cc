@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <openssl/sha.h>
 
+#include "absl/strings/escaping.h"
 #include "wire/protocol.h"
 
 namespace phalanx::wire {
@@ -17,9 +18,12 @@ std::string NodeIdOf(std::string_view key) {
   const std::string text = fmt::format("{}{}", kPurpose, key);
   unsigned char digest[SHA256_DIGEST_LENGTH];
   SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
-  std::string id;
-  for (size_t i = 0; i < kIdBytes; ++i) id += fmt::format("{:02x}", digest[i]);
-  return id;
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest), kIdBytes});
+}
+
+void SetNode(v1::Hello& hello, const std::string& key) {
+  hello.set_node_id(NodeIdOf(key));
+  hello.set_node_key(key);
 }
 
 std::string NodeKeyFault(const v1::Hello& hello) {

@@ -16,6 +16,9 @@ constexpr size_t kNodeKeyBytes = 16;
 // 32 hexadecimal digits. `key`: kNodeKeyBytes random bytes.
 std::string NodeIdOf(std::string_view key);
 
+// Makes it a Hello of the node with that key.
+void SetNode(v1::Hello& hello, const std::string& key);
+
 // Why this is no Hello of the node that it names; empty: it is one, or is of another version, which is refused for
 // that.
 std::string NodeKeyFault(const v1::Hello& hello);

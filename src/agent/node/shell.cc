@@ -263,8 +263,7 @@ v1::AgentMessage NodeAgent::HelloNow() {
   hello.set_protocol_version(wire::kProtocolVersion);
   hello.set_software_version(PHALANX_VERSION);
   hello.set_job_id(config_.rdzv_id);
-  hello.set_node_id(node_id_);
-  hello.set_node_key(node_key_);
+  wire::SetNode(hello, node_key_);
   hello.set_hostname(Hostname());
   hello.set_address(address_);
   for (std::string& address : InterfaceAddresses()) hello.add_interface_addresses(std::move(address));

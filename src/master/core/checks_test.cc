@@ -44,6 +44,21 @@ class CheckedJob : public JobFixture {
     for (int i = 0; i < count; ++i) Come(fmt::format("n{}", i));
   }
 
+  void ComeAndTrain(int count) {
+    ComeAll(count);
+    AnswerAll();
+    AllStep();
+  }
+  // Agents of one machine.
+  void ComeFromALaptop(const std::vector<std::string>& agents) {
+    for (const std::string& name : agents) {
+      v1::Hello hello = Info(name);
+      hello.set_hostname("laptop");
+      hello.set_address("127.0.0.1");
+      name_of[Attach(hello)] = name;
+    }
+  }
+
   bool Passes(const std::vector<std::string>& group) const {
     for (const std::string& name : group) {
       if (bad.contains(name)) return false;
@@ -371,9 +386,7 @@ TEST(Checks, WhoStepsInForALostNodeIsCheckedFirst) {
 TEST(Checks, WhoIsLeftOutIsCheckedAgainWhenItsTimeIsOverAndLongerEachTime) {
   CheckedJob job(2, 3);
   job.bad_alone = {"n2"};
-  job.ComeAll(3);
-  job.AnswerAll();
-  job.AllStep();
+  job.ComeAndTrain(3);
   ASSERT_THAT(job.Members(), SizeIs(2));
   job.Pass(job.spec.check().left_out_ms() - 1'000);
   EXPECT_THAT(job.checks, IsEmpty());
@@ -394,9 +407,7 @@ TEST(Checks, WhoIsLeftOutIsCheckedAgainWhenItsTimeIsOverAndLongerEachTime) {
 TEST(Checks, WhoFailsWithOthersIsLeftOutForLongerEachTimeThoughItPassesAlone) {
   CheckedJob job(2, 3);
   job.bad = {"n2"};
-  job.ComeAll(3);
-  job.AnswerAll();
-  job.AllStep();
+  job.ComeAndTrain(3);
   ASSERT_THAT(job.Members(), SizeIs(2));
   job.Pass(job.spec.check().left_out_ms() + 1'000);
   job.AnswerAll();
@@ -438,9 +449,7 @@ TEST(Checks, WhoPassesWithAnotherIsMended) {
 TEST(Checks, WhoIsLetInNeedsNobodyToBeCheckedWith) {
   CheckedJob job(2, 3);
   job.bad = {"n2"};
-  job.ComeAll(3);
-  job.AnswerAll();
-  job.AllStep();
+  job.ComeAndTrain(3);
   job.bad.clear();
   job.Send(LetIn{"n2"});
   job.AnswerAll();
@@ -463,12 +472,7 @@ TEST(Checks, AFaultOfItsOwnInAPairAccusesNobodyElse) {
 TEST(Checks, OfSeveralAgentsOfAMachineThatFailTheFirstTimeIsOneTime) {
   CheckedJob job(1, 3);
   job.bad_alone = {"n0", "n1", "n2"};
-  for (const char* name : {"n0", "n1", "n2"}) {
-    v1::Hello hello = job.Info(name);
-    hello.set_hostname("laptop");
-    hello.set_address("127.0.0.1");
-    job.name_of[job.Attach(hello)] = name;
-  }
+  job.ComeFromALaptop({"n0", "n1", "n2"});
   job.AnswerAll();
   ASSERT_THAT(job.state.health.left_out, SizeIs(1));
   EXPECT_EQ(job.state.health.left_out.begin()->second.times, 1u);
@@ -561,12 +565,7 @@ TEST(Checks, OfTwoAgentsOfOneMachineTheBadOneCounts) {
   for (const char* bad : {"n0", "n1"}) {
     CheckedJob job(1, 2);
     job.bad_alone = {bad};
-    for (const char* name : {"n0", "n1"}) {
-      v1::Hello hello = job.Info(name);
-      hello.set_hostname("laptop");
-      hello.set_address("127.0.0.1");
-      job.name_of[job.Attach(hello)] = name;
-    }
+    job.ComeFromALaptop({"n0", "n1"});
     job.AnswerAll();
     job.Pass(60'000);
     EXPECT_THAT(job.checks, IsEmpty()) << "no check behind the other";
@@ -674,9 +673,7 @@ TEST(Checks, ANodeThatIsToBlameIsCheckedBeforeTheNextRound) {
 
 TEST(Checks, ANodeThatIsToBlameAndFailsItsCheckIsLeftOut) {
   CheckedJob job(2, 3);
-  job.ComeAll(3);
-  job.AnswerAll();
-  job.AllStep();
+  job.ComeAndTrain(3);
   job.bad_alone = {"n1"};
   FailByHardware(job, job.Ranks()[1]);
   EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2"})) << "enough are left: they train meanwhile";
@@ -689,9 +686,7 @@ TEST(Checks, ANodeThatIsToBlameAndFailsItsCheckIsLeftOut) {
 
 TEST(Checks, ANodeThatIsToBlameAndPassesItsCheckTrainsAgain) {
   CheckedJob job(2, 3);
-  job.ComeAll(3);
-  job.AnswerAll();
-  job.AllStep();
+  job.ComeAndTrain(3);
   const uint64_t blamed = job.Ranks()[1];
   FailByHardware(job, blamed);
   EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n2"}));
@@ -792,9 +787,7 @@ TEST(Checks, ANodeThatIsToBlameAndIsHeardSecondIsChecked) {
 
 TEST(Checks, ANodeThatHasBeenCheckedSinceIsNotDoubtedAgain) {
   CheckedJob job(3, 3);
-  job.ComeAll(3);
-  job.AnswerAll();
-  job.AllStep();
+  job.ComeAndTrain(3);
   const uint64_t epoch = job.Epoch();
   const uint64_t blamed = job.Ranks()[1];
   FailByHardware(job, blamed);
@@ -810,9 +803,7 @@ TEST(Checks, ANodeThatHasBeenCheckedSinceIsNotDoubtedAgain) {
 // Left out for another reason, and let in again before its round has ended.
 TEST(Checks, OfANodeThatIsCheckedForAnotherReasonNobodySaysThatItsHardwareIsToBlame) {
   CheckedJob job(2, 3);
-  job.ComeAll(3);
-  job.AnswerAll();
-  job.AllStep();
+  job.ComeAndTrain(3);
   const std::vector<uint64_t> ranks = job.Ranks();
   job.wants_safe_point = true;
   Turn turn(job.state, job.now);

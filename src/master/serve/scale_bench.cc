@@ -119,8 +119,7 @@ class Agent {
     stream_->Read(&incoming_, &read_);
     v1::Hello hello = TestHello(fmt::format("node-{}", index_), 8,
                                 TestSpec(static_cast<uint32_t>(fleet_.size), static_cast<uint32_t>(fleet_.size)));
-    hello.set_node_key(fmt::format("{:016}", index_));
-    hello.set_node_id(wire::NodeIdOf(hello.node_key()));
+    wire::SetNode(hello, fmt::format("{:016}", index_));
     hello.mutable_spec()->set_max_restarts(1'000);
     hello.mutable_spec()->set_last_call_ms(300);
     if (fleet_.checked) {

@@ -163,14 +163,19 @@ TEST(Server, RefusesWithASentence) {
             "--nnodes=2 differs from the job's --nnodes=1: give the same on all nodes");
 }
 
-TEST(Server, ABrokenStreamIsALostNodeAtOnce) {
-  Server server;
-  TestAgent a(server.address(), "a");
-  TestAgent b(server.address(), "b");
+// They are a job of two nodes, whose first round has begun.
+void BeginOfTwo(TestAgent& a, TestAgent& b) {
   a.Hello(2);
   b.Hello(2);
   EXPECT_TRUE(a.NextDecision().has_welcome());
   EXPECT_TRUE(a.NextDecision().has_start_round());
+}
+
+TEST(Server, ABrokenStreamIsALostNodeAtOnce) {
+  Server server;
+  TestAgent a(server.address(), "a");
+  TestAgent b(server.address(), "b");
+  BeginOfTwo(a, b);
   b.Break();
   EXPECT_THAT(a.NextDecision().hold_round().reason(), HasSubstr("node b was lost (its stream broke)"));
   TestAgent c(server.address(), "c");
@@ -183,10 +188,7 @@ TEST(Server, ANodeComesBackByItsKeyAlone) {
   Server server;
   TestAgent a(server.address(), "a");
   TestAgent b(server.address(), "b");
-  a.Hello(2);
-  b.Hello(2);
-  EXPECT_TRUE(a.NextDecision().has_welcome());
-  EXPECT_TRUE(a.NextDecision().has_start_round());
+  BeginOfTwo(a, b);
   for (const char* key : {"another's key of", "", "c"}) {
     TestAgent thief(server.address(), "c");
     v1::AgentMessage message = thief.HelloMessage(2);

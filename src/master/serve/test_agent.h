@@ -36,8 +36,7 @@ class TestAgent {
 
   v1::AgentMessage HelloMessage(uint32_t nodes = 1) const {
     v1::Hello hello = TestHello(name_, 1, TestSpec(nodes, nodes));
-    hello.set_node_key(fmt::format("{:>16}", name_));
-    hello.set_node_id(wire::NodeIdOf(hello.node_key()));
+    wire::SetNode(hello, fmt::format("{:>16}", name_));
     hello.mutable_spec()->set_max_restarts(1);
     hello.mutable_spec()->set_last_call_ms(300);
     return FirstMessage(std::move(hello));

@@ -25,21 +25,25 @@ void MakeRoom(HealthState& health) {
                                          [](const auto& a, const auto& b) { return a.second.until < b.second.until; }));
 }
 
+// Null: none has.
+const v1::CheckResult* FirstFailed(const v1::CheckReport& report) {
+  const auto failed = std::find_if(report.results().begin(), report.results().end(), [](const v1::CheckResult& result) {
+    return result.outcome() == v1::CheckResult::FAILED;
+  });
+  return failed == report.results().end() ? nullptr : &*failed;
+}
+
 // The first result that failed, or why the part did not come to its end; empty: it passed.
 std::string FailureIn(const v1::CheckReport& report) {
-  for (const v1::CheckResult& result : report.results()) {
-    if (result.outcome() != v1::CheckResult::FAILED) continue;
-    return result.sentence().empty() ? result.check() + " failed" : result.sentence();
-  }
-  return report.ended();
+  const v1::CheckResult* const failed = FirstFailed(report);
+  if (failed == nullptr) return report.ended();
+  return failed->sentence().empty() ? failed->check() + " failed" : failed->sentence();
 }
 
 // Whether what failed first in a pair is the work of that node alone.
 bool IsItsOwn(const v1::CheckReport& report) {
-  const auto failed = std::find_if(report.results().begin(), report.results().end(), [](const v1::CheckResult& result) {
-    return result.outcome() == v1::CheckResult::FAILED;
-  });
-  return failed != report.results().end() && failed->check() == kMatmul;
+  const v1::CheckResult* const failed = FirstFailed(report);
+  return failed != nullptr && failed->check() == kMatmul;
 }
 
 class Checker {
@@ -228,17 +232,16 @@ class Checker {
   }
 
   // Others are left out for longer next time.
-  void Acquit(const std::vector<size_t>& good, const std::vector<Slow>& slow) {
-    std::set<size_t> mended;
-    for (const size_t node : good) {
-      if (IsMended(node)) mended.insert(node);
+  void Acquit(const std::vector<Slow>& slow) {
+    std::set<size_t> accused;
+    for (const Slow& each : slow) accused.insert(each.node);
+    for (const size_t node : Good()) {
+      if (!accused.contains(node) && IsMended(node)) health_.left_out.erase(MachineOf(run_.nodes[node]));
     }
-    for (const Slow& each : slow) mended.erase(each.node);
-    for (const size_t node : mended) health_.left_out.erase(MachineOf(run_.nodes[node]));
   }
 
-  void JudgeSlow(std::vector<std::string>& out, std::vector<std::string>& named, std::set<size_t>& left) {
-    std::vector<Slow> slow = SlowOnes();
+  void JudgeSlow(std::vector<Slow> slow, std::vector<std::string>& out, std::vector<std::string>& named,
+                 std::set<size_t>& left) {
     // The slowest goes first, while enough are left.
     std::stable_sort(slow.begin(), slow.end(), [this](const Slow& a, const Slow& b) {
       return CheckTimeUs(run_.measured[a.node]) > CheckTimeUs(run_.measured[b.node]);
@@ -266,8 +269,9 @@ class Checker {
     std::vector<std::string> named;
     std::set<size_t> left;
     // Before any is left out: of two agents of one machine the bad one counts.
-    Acquit(Good(), SlowOnes());
-    JudgeSlow(out, named, left);
+    std::vector<Slow> slow = SlowOnes();
+    Acquit(slow);
+    JudgeSlow(std::move(slow), out, named, left);
     size_t train = 0;
     for (size_t i = 0; i < run_.nodes.size(); ++i) {
       const Suspects::Standing standing = run_.suspects.StandingOf(i);
