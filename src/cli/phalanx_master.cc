@@ -33,6 +33,7 @@ namespace phalanx::cli {
 namespace {
 
 constexpr std::chrono::hours kRecordsKeptFor{30 * 24};
+constexpr int kNotStarted = 71;  // sysexits.h's EX_OSERR; 1 would say that the job has failed
 
 struct MasterFlags {
   std::vector<std::string> hosts = {"127.0.0.1"};
@@ -51,6 +52,7 @@ struct MasterFlags {
   int64_t lease_s = 0;
   int64_t await_platform_s = 0;
   uint32_t precheck = 0;
+  std::optional<uint32_t> epoch;
   bool excludes_stragglers = false;
   int64_t check_timeout_s = 60;
   bool retries_same_error = false;
@@ -89,6 +91,11 @@ void DeclareWaits(CLI::App& app, MasterFlags& f) {
       ->envname("PHALANX_AWAIT_PLATFORM")  // masters before this one start with it all the same
       ->capture_default_str();
 }
+  app.add_option(
+         "--epoch", f.epoch,
+         "which of the masters that Kubernetes' operator gives the job one after the other, from 0: it makes room "
+         "for a later one")
+      ->envname("MASTER_EPOCH");
 
 void DeclareChecks(CLI::App& app, MasterFlags& f) {
   app.add_option("--precheck", f.precheck,
@@ -248,6 +255,7 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
   options.succession = flags.embedded;
   options.elected = flags.elected;
   options.term = flags.term;
+  options.epoch = flags.epoch;
   options.candidate_term = flags.candidate_term;
   options.before_id = flags.before_id;
   options.before_broke = flags.before_broke;
@@ -361,7 +369,7 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   StatusOr<master::ServerOptions> options = Options(flags, env, token);
   if (!options.ok()) return Fail(flags, options.status(), 2);
   const Status folder = MakePrivateFolder(options->state_dir);
-  if (!folder.ok()) return Fail(flags, WithContext(folder, "--state-dir"), 1);
+  if (!folder.ok()) return Fail(flags, WithContext(folder, "--state-dir"), kNotStarted);
   if (options->plain_nodes) {
     Log(LogLevel::kWarning, "no-token",
         {{"what", "whoever reaches this port and knows the job id may join; give --token-file or PHALANX_TOKEN"}});
@@ -374,13 +382,13 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   options->on_elected = set_signpost;
   options->on_moved = [&signpost] { signpost.reset(); };
   server = master::MasterServer::Open(*options);
-  if (!server.ok()) return Fail(flags, server.status(), 1);
+  if (!server.ok()) return Fail(flags, server.status(), kNotStarted);
 
   if (flags.unnamed) MarkUnnamed(options->state_dir);
   if (flags.candidate_term == 0) set_signpost();
   std::atomic<bool> over = false;
   const Fd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC));
-  if (!signal_fd.valid()) return Fail(flags, ErrnoStatus(errno, "signalfd"), 1);
+  if (!signal_fd.valid()) return Fail(flags, ErrnoStatus(errno, "signalfd"), kNotStarted);
   // Before the waiter, which closes it.
   const bool held = flags.candidate_term > 0;
   SayReady(flags.ready_fd, fmt::format("ready {}", (*server)->port()), held);

@@ -514,6 +514,45 @@ func TestANodeThatIsAboutToGo(t *testing.T) {
 func TestAPodThatIsPreemptedIsToldToTheMaster(t *testing.T) {
 	c := newCluster(t, 2)
 	c.mustReconcile()
+// A master whose node does not answer may work on, and hold the link: it hears of the one that has taken its place.
+func TestAMasterHearsOfTheNewestThatIsReady(t *testing.T) {
+	c := newCluster(t, 1)
+	c.mustReconcile()
+	c.runAll()
+	ready := func(name string) {
+		t.Helper()
+		pod := c.pods()[name]
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		if err := c.server.Status().Update(t.Context(), &pod); err != nil {
+			t.Fatal(err)
+		}
+		c.sync()
+		c.mustReconcile()
+	}
+	ready(masterName)
+	if epoch := c.masters.wish.MasterEpoch; epoch == nil || *epoch != 0 {
+		t.Fatalf("the master is told of epoch %v", epoch)
+	}
+	gone := c.pods()[masterName]
+	gone.Finalizers = []string{"test/stays"} // as a pod whose kubelet does not answer
+	if err := c.server.Update(t.Context(), &gone); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.server.Delete(t.Context(), &gone); err != nil {
+		t.Fatal(err)
+	}
+	c.sync()
+	c.mustReconcile()
+	if epoch := c.masters.wish.MasterEpoch; epoch != nil {
+		t.Fatalf("the successor is not ready, and the master is told of epoch %d", *epoch)
+	}
+	ready(strings.TrimSuffix(masterName, "0") + "1")
+	if epoch := c.masters.wish.MasterEpoch; epoch == nil || *epoch != 1 {
+		t.Errorf("the master is told of epoch %v", epoch)
+	}
+}
+
 	c.runAll()
 	pod := c.pods()["job-edljob-worker-0"]
 	pod.Status.Conditions = []corev1.PodCondition{{

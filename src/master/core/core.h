@@ -259,6 +259,7 @@ constexpr size_t kNotTried = SIZE_MAX;
 // What the platform has said last (platform.h).
 struct Platform {
   bool attached = false;
+  bool has_another = false;                    // ... and later master for the job, which is ready
   std::string instance;                        // of its process; empty: it does not say
   std::string lease;                           // by which its processes agree who works; empty: there is none
   uint64_t epoch = 0;                          // the largest of that lease
@@ -339,8 +340,9 @@ struct JobState {
   std::optional<Candidacy> candidacy;                   // it is not elected yet
   std::optional<v1::MasterPlace> moved_to;              // another one was elected, and is there ...
   uint64_t moved_term = 0;                              // ... of that term
-  std::optional<v1::JobSpec> spec;                      // absent: the first node's counts
-  bool spec_of_first_node = false;                      // ... and has been taken
+  std::optional<uint32_t> epoch;    // of the masters that a platform gives the job one after the other; absent: no such
+  std::optional<v1::JobSpec> spec;  // absent: the first node's counts
+  bool spec_of_first_node = false;  // ... and has been taken
   // The world sizes that a round may have, where the job has an elastic config.
   std::optional<elasticity::JobSizes> sizes;
   Phase phase = Phase::kGathering;

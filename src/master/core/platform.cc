@@ -30,6 +30,7 @@ void AdmitView(v1::PlatformView& view) {
   v1::PlatformView admitted;
   admitted.set_generation(view.generation());
   admitted.set_wanted_nodes(std::min(view.wanted_nodes(), kMaxNodes));
+  if (view.has_master_epoch()) admitted.set_master_epoch(view.master_epoch());
   for (v1::Departure& departure : *view.mutable_departures()) {
     if (!IsIpAddress(departure.address()) || admitted.departures_size() == static_cast<int>(kMaxDepartures)) continue;
     CutText(*departure.mutable_name(), kMaxNameBytes);
@@ -119,6 +120,13 @@ void Heard(Turn& turn, const v1::PlatformView& view) {
   JobState& job = turn.job;
   Platform& platform = job.platform;
   platform.generation = view.generation();
+  if (job.epoch && view.has_master_epoch() && view.master_epoch() > *job.epoch) {
+    platform.has_another = true;
+    return turn.Note("master-replaced", "",
+                     fmt::format("the platform has another master for this job, of epoch {}; this one's is {}: its "
+                                 "nodes go there",
+                                 view.master_epoch(), *job.epoch));
+  }
   std::map<std::string, Departing> departing;
   for (const v1::Departure& d : view.departures()) {
     departing[d.address()] = {d.name(), d.reason(), turn.now + d.left_ms()};

@@ -402,6 +402,23 @@ TEST(PlatformTest, APlatformThatNeverComesIsNotWaitedForForEver) {
   EXPECT_THAT(job.Records("platform-not-heard"), SizeIs(1));
 }
 
+// On a node that does not answer it may work on when its successor is ready, and its nodes are to go there.
+TEST(PlatformTest, AMasterMakesRoomForALaterOne) {
+  PlatformJob job(2, 2);
+  job.Train(2);
+  job.state.epoch = 3;
+  for (const uint32_t known : {0u, 3u}) {
+    job.view.set_master_epoch(known);
+    job.Tell();
+    EXPECT_FALSE(job.state.platform.has_another) << known;
+  }
+  job.view.set_master_epoch(4);
+  job.Tell();
+  EXPECT_TRUE(job.state.platform.has_another);
+  EXPECT_EQ(job.state.phase, Phase::kRunning) << "the other one goes on with the job";
+  EXPECT_THAT(job.Records("master-replaced"), ElementsAre(HasSubstr("of epoch 4; this one's is 3")));
+}
+
 // A master that is started anew while a node is drained: the round that others were to begin without it waits till it
 // is known who goes, and has not the node that goes.
 TEST(PlatformTest, ANewMasterChangesNoRoundBeforeItKnowsWhoGoes) {

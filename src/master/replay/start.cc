@@ -23,6 +23,7 @@ void TakeItsPlace(JobState& state, const v1::MasterStart& master, Instant now) {
   state.term = std::max(state.term, master.term());
   state.succession = master.succession();
   state.any_job_id = master.any_job_id();
+  if (master.has_epoch()) state.epoch = master.epoch();
   state.at_endpoint = master.at_endpoint();
   if (state.at_endpoint) state.voters.CountEnded();
   if (master.await_platform_ms() > 0) state.platform.await_until = now + master.await_platform_ms();

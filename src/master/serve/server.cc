@@ -203,6 +203,7 @@ Status MasterServer::Impl::Listen() {
   start.set_before_broke(options_.before_broke);
   start.set_await_platform_ms(options_.await_platform_ms);
   start.set_any_job_id(options_.any_job_id);
+  if (options_.epoch) start.set_epoch(*options_.epoch);
   TakeItsPlace(state_, start, replay_start_.now_ms());
   PHX_RETURN_IF_ERROR(OpenReplayLog());
   OfferSession();
@@ -357,14 +358,16 @@ int MasterServer::Impl::Run() {
     if (next == grpc::CompletionQueue::SHUTDOWN) break;
     if (next == grpc::CompletionQueue::GOT_EVENT) static_cast<Operation*>(tag)->Done(ok);
   }
-  const std::string why = stopped_         ? "it was asked to stop"
-                          : state_.outcome ? "the job is over"
-                                           : "its last agent has gone";
+  const std::string why = stopped_                      ? "it was asked to stop"
+                          : state_.outcome              ? "the job is over"
+                          : state_.platform.has_another ? "another one has taken its place"
+                                                        : "its last agent has gone";
   Do(Record{"master-stopped", 0, "", -1, {}}, fmt::format("the master ends: {}", why));
   Shutdown();
   record_.Close();
   recorder_.reset();
-  return state_.outcome ? state_.outcome->exit_code : 1;
+  if (state_.outcome) return state_.outcome->exit_code;
+  return stopped_ || state_.platform.has_another ? kStoppedExit : 1;
 }
 
 void MasterServer::Impl::AskToEnd(bool elected_as_well) {
@@ -384,7 +387,7 @@ void MasterServer::Impl::OnStop(bool) {
 }
 
 bool MasterServer::Impl::IsOver() {
-  return stopped_ || MonotonicMs() >= EndsAt(attendance_, state_, options_.linger_ms);
+  return stopped_ || state_.platform.has_another || MonotonicMs() >= EndsAt(attendance_, state_, options_.linger_ms);
 }
 
 Instant MasterServer::Impl::NextWake() {

@@ -53,9 +53,15 @@ struct ServerOptions {
   int idle_ms = kHandshakeMs;
   // So long it waits for what a platform has to say before a round begins. 0: it does not.
   int64_t await_platform_ms = 0;
+  // Which of the masters that the platform gives the job one after the other: it makes room for a later one. Absent: it
+  // is none of those.
+  std::optional<uint32_t> epoch;
   bool verbose = false;    // one line on stderr for each decision
   std::string replay_log;  // folder for a log of all steps (docs/formats/replay-log.md); empty: none is kept
 };
+
+// As of a program that SIGTERM has ended: the job has not failed, and another master may take it up.
+constexpr int kStoppedExit = 143;
 
 class MasterServer {
  public:
@@ -69,8 +75,9 @@ class MasterServer {
 
   uint16_t port() const;
 
-  // Serves until the job is over and its last agent has gone, the linger time is over, or Stop(). Returns the job's
-  // exit code; 1 where it was not over.
+  // Serves until the job is over and its last agent has gone, the linger time is over, another master has taken its
+  // place, or Stop(). Returns the job's exit code. Where it was not over: kStoppedExit if this master was told to end,
+  // 1 if all have left it.
   int Run();
 
   // Ends Run() soon: streams are cancelled, agents train on. Any thread; once.

@@ -519,7 +519,7 @@ TEST(Server, StopsWithOpenStreams) {
   a.Hello();
   EXPECT_TRUE(a.NextDecision().has_welcome());
   server.Stop();
-  EXPECT_EQ(server.Code(), 1);
+  EXPECT_EQ(server.Code(), kStoppedExit);
   EXPECT_FALSE(a.Finish().ok());
 }
 

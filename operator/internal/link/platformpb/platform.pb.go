@@ -222,7 +222,10 @@ type PlatformView struct {
 	WantedNodes uint32       `protobuf:"varint,2,opt,name=wanted_nodes,json=wantedNodes,proto3" json:"wanted_nodes,omitempty"`
 	Departures  []*Departure `protobuf:"bytes,3,rep,name=departures,proto3" json:"departures,omitempty"`
 	// Of nodes of which it knows where they are in the network.
-	Places        []*NodePlace `protobuf:"bytes,4,rep,name=places,proto3" json:"places,omitempty"`
+	Places []*NodePlace `protobuf:"bytes,4,rep,name=places,proto3" json:"places,omitempty"`
+	// Of the job's newest master that is ready, as MASTER_EPOCH tells it: a master of an earlier epoch makes room for that
+	// one. Absent: the platform does not say.
+	MasterEpoch   *uint32 `protobuf:"varint,5,opt,name=master_epoch,json=masterEpoch,proto3,oneof" json:"master_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -283,6 +286,13 @@ func (x *PlatformView) GetPlaces() []*NodePlace {
 		return x.Places
 	}
 	return nil
+}
+
+func (x *PlatformView) GetMasterEpoch() uint32 {
+	if x != nil && x.MasterEpoch != nil {
+		return *x.MasterEpoch
+	}
+	return 0
 }
 
 // Where a node is: under an access switch, which is under a pod switch. Both are numbered from 1, as the platform
@@ -719,7 +729,7 @@ const file_phalanx_v1_platform_proto_rawDesc = "" +
 	"\x10software_version\x18\x03 \x01(\tR\x0fsoftwareVersion\x12\x1a\n" +
 	"\binstance\x18\x04 \x01(\tR\binstance\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05lease\x18\x06 \x01(\tR\x05lease\"\xb7\x01\n" +
+	"\x05lease\x18\x06 \x01(\tR\x05lease\"\xf0\x01\n" +
 	"\fPlatformView\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -728,7 +738,9 @@ const file_phalanx_v1_platform_proto_rawDesc = "" +
 	"\n" +
 	"departures\x18\x03 \x03(\v2\x15.phalanx.v1.DepartureR\n" +
 	"departures\x12-\n" +
-	"\x06places\x18\x04 \x03(\v2\x15.phalanx.v1.NodePlaceR\x06places\"i\n" +
+	"\x06places\x18\x04 \x03(\v2\x15.phalanx.v1.NodePlaceR\x06places\x12&\n" +
+	"\fmaster_epoch\x18\x05 \x01(\rH\x00R\vmasterEpoch\x88\x01\x01B\x0f\n" +
+	"\r_master_epoch\"i\n" +
 	"\tNodePlace\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x1d\n" +
 	"\n" +
@@ -820,6 +832,7 @@ func file_phalanx_v1_platform_proto_init() {
 		(*PlatformMessage_View)(nil),
 		(*PlatformMessage_Fact)(nil),
 	}
+	file_phalanx_v1_platform_proto_msgTypes[2].OneofWrappers = []any{}
 	file_phalanx_v1_platform_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
