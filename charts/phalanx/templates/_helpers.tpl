@@ -114,6 +114,9 @@ two together are name and tag, or image and, as one word, "image.tag".
 {{- if eq .Values.serviceAccount.name "default" -}}
   {{- fail "serviceAccount.name: \"default\" is the account of all pods that name none, and they would get the operator's rights; expected another" -}}
 {{- end -}}
+{{- if and .Values.metrics.readers (not .Values.rbac.create) -}}
+  {{- fail "metrics.readers: rbac.create is false, and so nobody is given the right to read; expected it to be empty, or rbac.create" -}}
+{{- end -}}
 {{- range $i, $reader := .Values.metrics.readers -}}
   {{- if eq $reader.name "default" -}}
     {{- fail (printf "metrics.readers: %q of %s is the account of all pods there that name none; expected another" $reader.name $reader.namespace) -}}

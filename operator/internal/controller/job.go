@@ -18,6 +18,7 @@ import (
 	"phalanx/operator/api/v1alpha1"
 	"phalanx/operator/internal/elasticjob"
 	"phalanx/operator/internal/engine"
+	"phalanx/operator/internal/link/platformpb"
 )
 
 // JobReconciler carries out ElasticJobs.
@@ -194,9 +195,13 @@ func (r *JobReconciler) request(ctx context.Context, job *v1alpha1.ElasticJob, p
 	_, deleteErr := slowStart(ctx, first, len(plan.deletes), func(ctx context.Context, i int) error {
 		return r.delete(ctx, job, plan.deletes[i])
 	})
+	made := make([]bool, len(plan.creates))
 	_, createErr := slowStart(ctx, first, len(plan.creates), func(ctx context.Context, i int) error {
-		return r.create(ctx, job, plan.creates[i])
+		err := r.create(ctx, job, plan.creates[i])
+		made[i] = err == nil
+		return err
 	})
+	r.tellMade(job, plan.creates, made)
 	return errors.Join(deleteErr, createErr)
 }
 
@@ -328,10 +333,15 @@ func (r *JobReconciler) announce(job *v1alpha1.ElasticJob, plan plan) {
 	for _, delete := range plan.deletes {
 		log.Info("deleting a pod", "pod", delete.Pod.Name, "why", delete.Reason)
 	}
+}
+
+// tellMade tells people and the job's master which of these pods there are now, and take up a rank whose pod was lost.
+func (r *JobReconciler) tellMade(job *v1alpha1.ElasticJob, creates []engine.Create, made []bool) {
+	log := ctrl.Log.WithName("elasticjob").WithValues("namespace", job.Namespace, "name", job.Name)
 	relaunches := 0
 	var first string
-	for _, create := range plan.creates {
-		if create.Reason == "" {
+	for i, create := range creates {
+		if create.Reason == "" || !made[i] {
 			continue
 		}
 		line := elasticjob.DescribeCreate(job, create)
@@ -340,6 +350,11 @@ func (r *JobReconciler) announce(job *v1alpha1.ElasticJob, plan plan) {
 			first = line
 		}
 		relaunches++
+		if create.Role == v1alpha1.ReplicaTypeWorker {
+			r.masters.Report(job.UID, &platformpb.PlatformFact{
+				Name: elasticjob.PodName(job.Name, create.Role, create.ID), Kind: "Relaunched", Sentence: line,
+			})
+		}
 	}
 	if relaunches > 0 {
 		r.events.Eventf(job, nil, corev1.EventTypeWarning, "Relaunched", "Relaunch", "%d ranks get new pods; %s",

@@ -345,6 +345,14 @@ func refuse(t *testing.T) {
 			t.Errorf("round %d: %d requests were refused, of %d at most", round, c.refused, most)
 		}
 	}
+	if told := len(c.masters.facts); told > 0 {
+		t.Errorf("the job's master is told of %d new pods, and there are none", told)
+	}
+	c.refusing = false
+	c.mustReconcile()
+	if told := len(c.masters.facts); told != 60 {
+		t.Errorf("the job's master is told of %d new pods of 60", told)
+	}
 }
 
 // A first look that finds nothing the cache lacks is all that a new process asks.

@@ -138,16 +138,31 @@ func (r *JobReconciler) tell(job *v1alpha1.ElasticJob, pods []engine.Pod, desire
 	for i := range plan.drains {
 		add(&plan.drains[i].Pod, plan.drains[i].Reason, plan.drains[i].Until)
 	}
-	wish.Places = r.places(pods)
-	r.masters.Tell(job.UID, wish)
-	for _, create := range plan.creates {
-		if create.Reason != "" && create.Role == v1alpha1.ReplicaTypeWorker {
-			r.masters.Report(job.UID, &platformpb.PlatformFact{
-				Name: elasticjob.PodName(job.Name, create.Role, create.ID), Kind: "Relaunched",
-				Sentence: elasticjob.DescribeCreate(job, create),
-			})
+	// It may have done without some of them already: that holds, until the cluster shows that they leave.
+	for i := range plan.deletes {
+		if pod := &plan.deletes[i].Pod; pod.Live() && pod.State == engine.Running {
+			add(pod, plan.deletes[i].Reason, now)
 		}
 	}
+	wish.Places = r.places(pods)
+	wish.MasterEpoch = newestMaster(pods)
+	r.masters.Tell(job.UID, wish)
+}
+
+// newestMaster is the id of the newest master that is ready; nil: none is. One that is leaving a node that does not
+// answer may work on there, and hold the link and the nodes that are connected to it: it is to make room.
+func newestMaster(pods []engine.Pod) *uint32 {
+	var newest *uint32
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Role != v1alpha1.ReplicaTypeMaster || !pod.Ready || !pod.Live() {
+			continue
+		}
+		if id := uint32(pod.ID); newest == nil || id > *newest {
+			newest = &id
+		}
+	}
+	return newest
 }
 
 // places are those of live pods under switches that the administrator has written down.
@@ -172,11 +187,17 @@ func (r *JobReconciler) places(pods []engine.Pod) []*platformpb.NodePlace {
 	return places
 }
 
-// drain notes which pods the master is told to do without.
+// drain notes which pods the master is told to do without, and since when. Those that are deleted now are still among
+// them: where that is refused, their time does not begin anew.
 func (r *JobReconciler) drain(job *v1alpha1.ElasticJob, plan plan, now time.Time) {
 	var pods []types.UID
 	for i := range plan.drains {
 		pods = append(pods, ownUID(plan.drains[i].Pod))
+	}
+	for i := range plan.deletes {
+		if !plan.deletes[i].Pod.DrainSince.IsZero() {
+			pods = append(pods, ownUID(plan.deletes[i].Pod))
+		}
 	}
 	r.ledger.drained(job.UID, pods, now)
 }

@@ -500,6 +500,9 @@ func TestANodeThatIsAboutToGo(t *testing.T) {
 	}
 	c.masters.view = &platformpb.JobView{WorldSize: 1, Released: []string{"10.0.0.1"}}
 	c.mustReconcile()
+	if got := c.masters.wish.GetDepartures(); len(got) != 1 || got[0].GetAddress() != "10.0.0.1" {
+		t.Errorf("as the pod is deleted, the master is told of %v: it would begin a round with that pod once more", got)
+	}
 	c.mustReconcile()
 	c.want(masterName, "job-edljob-worker-0", "job-edljob-worker-2")
 	terms := c.pods()["job-edljob-worker-2"].Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
@@ -511,9 +514,6 @@ func TestANodeThatIsAboutToGo(t *testing.T) {
 	}
 }
 
-func TestAPodThatIsPreemptedIsToldToTheMaster(t *testing.T) {
-	c := newCluster(t, 2)
-	c.mustReconcile()
 // A master whose node does not answer may work on, and hold the link: it hears of the one that has taken its place.
 func TestAMasterHearsOfTheNewestThatIsReady(t *testing.T) {
 	c := newCluster(t, 1)
@@ -553,6 +553,9 @@ func TestAMasterHearsOfTheNewestThatIsReady(t *testing.T) {
 	}
 }
 
+func TestAPodThatIsPreemptedIsToldToTheMaster(t *testing.T) {
+	c := newCluster(t, 2)
+	c.mustReconcile()
 	c.runAll()
 	pod := c.pods()["job-edljob-worker-0"]
 	pod.Status.Conditions = []corev1.PodCondition{{

@@ -3,6 +3,7 @@ package elasticjob
 import (
 	"fmt"
 	"maps"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,7 +55,10 @@ func Pod(job *v1alpha1.ElasticJob, create engine.Create, options Options) *corev
 		pod.Annotations[annotationMain] = name // others may be put before it when the pod is made
 	}
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
-	avoid(&pod.Spec, create.Avoid)
+	if len(create.Avoid) > 0 {
+		avoid(&pod.Spec, create.Avoid)
+		pod.Annotations[annotationAvoids] = strings.Join(create.Avoid, ",")
+	}
 	leaveLostNodes(&pod.Spec, options.NodeLostAfter)
 	return pod
 }
@@ -169,9 +173,6 @@ func firstPriority(job *v1alpha1.ElasticJob) string {
 // avoid keeps a pod off hosts, whatever else its template requires of nodes. Terms of a selector are alternatives, so
 // each of them gets the condition. Fields name nodes; the host name label of a node may be another.
 func avoid(spec *corev1.PodSpec, hosts []string) {
-	if len(hosts) == 0 {
-		return
-	}
 	var fields []corev1.NodeSelectorRequirement
 	for _, host := range hosts {
 		fields = append(fields, corev1.NodeSelectorRequirement{

@@ -303,6 +303,71 @@ func TestThePhaseHidesTheEndOfAProgram(t *testing.T) {
 	}
 }
 
+// Of a pod whose containers have all ended: what counts is the end of its main one, and whose doing that was.
+func TestThePhaseIsOfAllContainers(t *testing.T) {
+	asked := time.Unix(1000, 0)
+	failed, succeeded, well, badly := corev1.PodFailed, corev1.PodSucceeded, engine.Succeeded, engine.Failed
+	before, later := asked.Add(-time.Second), asked.Add(time.Second)
+	for name, tc := range map[string]struct {
+		phase   corev1.PodPhase
+		reason  string
+		code    int32
+		at      time.Time // of its end
+		deleted bool      // asked for at `asked`
+		want    engine.State
+	}{
+		"another container has failed":            {failed, "", 0, asked, false, well},
+		"the program has failed":                  {failed, "", 1, asked, false, badly},
+		"the kubelet has ended it, and it obeyed": {failed, "Evicted", 0, asked, false, badly},
+		"a success":                                {succeeded, "", 0, asked, false, well},
+		"a success, and then deleted":              {succeeded, "", 0, before, true, well},
+		"it was deleted, and obeyed":               {succeeded, "", 0, later, true, badly},
+		"it was deleted, and obeyed; its sidecar":  {failed, "", 0, later, true, badly},
+		"another container has failed, and then..": {failed, "", 0, before, true, well},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status := terminated(tc.code, "Completed")
+			status[0].State.Terminated.FinishedAt = metav1.NewTime(tc.at)
+			pod := podAs(corev1.PodStatus{Phase: tc.phase, Reason: tc.reason, ContainerStatuses: status})
+			if tc.deleted {
+				grace := int64(30)
+				goes := metav1.NewTime(asked.Add(30 * time.Second))
+				pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &goes, &grace
+			}
+			seen := Observe([]*corev1.Pod{pod})[0]
+			if seen.State != tc.want || seen.Lingers {
+				t.Errorf("%+v", seen)
+			}
+			if class, why := engine.Classify(&seen); tc.deleted && tc.want == engine.Failed && class != engine.Deleted {
+				t.Errorf("%v (%s)", class, why)
+			}
+		})
+	}
+}
+
+// A runtime that comes up again after its machine was off knows no exit codes.
+func TestAnEndThatNobodyHasSeen(t *testing.T) {
+	for reason, want := range map[string]engine.Class{"Unknown": engine.Killed, "Error": engine.Application} {
+		pod := podAs(corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: terminated(255, reason)})
+		seen := Observe([]*corev1.Pod{pod})[0]
+		if class, why := engine.Classify(&seen); class != want {
+			t.Errorf("255 (%s): %v (%s)", reason, class, why)
+		}
+	}
+}
+
+// What a pod is kept off is written on it, and is still there in the cache.
+func TestWhatAPodIsKeptOff(t *testing.T) {
+	pod := Pod(jobOf(), engine.Create{Role: v1alpha1.ReplicaTypeWorker, Avoid: []string{"bad", "spot"}}, options)
+	trimmed, err := Trim(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen := Observe([]*corev1.Pod{trimmed.(*corev1.Pod)})[0]; !slices.Equal(seen.Avoids, []string{"bad", "spot"}) {
+		t.Errorf("%q", seen.Avoids)
+	}
+}
+
 // How many pods in a row had not begun is written on the next one: an operator that begins goes on from there.
 func TestHowManyHadNotBegun(t *testing.T) {
 	pod := Pod(jobOf(), engine.Create{Role: v1alpha1.ReplicaTypeWorker, Unbegun: 4}, options)

@@ -31,6 +31,9 @@ const AnnotationEnds = "phalanx.elasticjob/ends"
 // refuses them: the next one waits the longer.
 const annotationUnbegun = "phalanx.elasticjob/unbegun"
 
+// annotationAvoids names the hosts that the pod is kept off, with commas between them, though no template says so.
+const annotationAvoids = "phalanx.elasticjob/avoids"
+
 // MasterPort is where the job's master listens.
 const MasterPort = 50001
 

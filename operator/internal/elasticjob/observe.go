@@ -47,18 +47,15 @@ func observe(pod *corev1.Pod) (engine.Pod, bool) {
 		seen.GoesAt = pod.DeletionTimestamp.Time
 	}
 	seen.End = endOf(pod)
-	if by := ownEnd(pod); by != nil && seen.State == engine.Running {
-		seen.State, seen.Lingers = engine.Failed, true
-		if by.ExitCode == 0 {
-			seen.State = engine.Succeeded
-		}
-	}
+	seen.State, seen.Lingers = ended(pod, seen.State)
+	seen.Avoids = hosts(pod.Annotations[annotationAvoids])
 	for _, condition := range pod.Status.Conditions {
 		switch {
 		case condition.Type == corev1.PodReady:
 			seen.Ready = condition.Status == corev1.ConditionTrue && seen.Live()
 		case condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse:
 			seen.Waiting = condition.Reason + ": " + condition.Message
+			seen.NoPlace = condition.Reason == corev1.PodReasonUnschedulable
 		}
 	}
 	seen.Blocked.Reason = blockedBy(pod)
@@ -89,11 +86,29 @@ func state(phase corev1.PodPhase) engine.State {
 	return engine.Pending
 }
 
+// ended is the state of a pod by the end of its main container, whatever its other containers do: a pod is Running for
+// as long as one of them is, and has Failed where one of them has. lingers: others run on.
+func ended(pod *corev1.Pod, phase engine.State) (state engine.State, lingers bool) {
+	by := ownEnd(pod)
+	switch {
+	case phase == engine.Running && by != nil && slices.ContainsFunc(pod.Status.ContainerStatuses, runs):
+		if by.ExitCode == 0 {
+			return engine.Succeeded, true
+		}
+		return engine.Failed, true
+	case phase == engine.Failed && by != nil && by.ExitCode == 0 && pod.Status.Reason == "" && disruption(pod) == "":
+		return engine.Succeeded, false
+	case phase == engine.Succeeded && by == nil && mainStatus(pod) != nil:
+		return engine.Failed, false // it was told to end, and has obeyed: its work is not done
+	}
+	return phase, false
+}
+
 // ownEnd is the end of a pod's main container that came before anybody asked for the pod's deletion; nil: there is
-// none. A pod is Running for as long as any of its containers is.
+// none.
 func ownEnd(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	main := mainStatus(pod)
-	if main == nil || main.State.Terminated == nil || !slices.ContainsFunc(pod.Status.ContainerStatuses, runs) {
+	if main == nil || main.State.Terminated == nil {
 		return nil
 	}
 	end := main.State.Terminated
@@ -121,7 +136,8 @@ func endOf(pod *corev1.Pod) engine.End {
 	if main := mainStatus(pod); main != nil && main.State.Terminated != nil {
 		last := main.State.Terminated
 		end.OutOfMemory = last.Reason == "OOMKilled"
-		end.Exited, end.ExitCode = true, last.ExitCode
+		// 255 without a word is what a runtime says of a program whose end it has not seen: the machine was off.
+		end.Exited, end.ExitCode = last.ExitCode != 255 || last.Reason != "Unknown", last.ExitCode
 		end.Detail = cmp.Or(end.Detail, clip(last.Message))
 		end.At = last.FinishedAt.Time
 	}
@@ -170,6 +186,14 @@ const outOf = "OutOf"
 func began(pod *corev1.Pod) bool {
 	main := mainStatus(pod)
 	return main != nil && (main.State.Running != nil || main.State.Terminated != nil)
+}
+
+// hosts are those that an annotation names. It may be anything: users can write it.
+func hosts(names string) []string {
+	if names == "" {
+		return nil
+	}
+	return strings.Split(names, ",")
 }
 
 // unbegun is 0 where the annotation is not there, or is no number: users can write it.

@@ -27,7 +27,8 @@ func Trim(object any) (any, error) {
 func trimPod(pod *corev1.Pod) {
 	pod.ManagedFields = nil
 	var annotations map[string]string
-	for _, name := range []string{AnnotationEnds, annotationUnbegun, annotationMain, topology.AnnotationPath} {
+	kept := []string{AnnotationEnds, annotationUnbegun, annotationMain, annotationAvoids, topology.AnnotationPath}
+	for _, name := range kept {
 		if value, there := pod.Annotations[name]; there {
 			if annotations == nil {
 				annotations = map[string]string{}

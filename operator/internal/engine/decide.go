@@ -124,16 +124,17 @@ func (Wake) action()   {}
 // Decide says what to do for a job, in order. The same arguments give the same actions.
 func Decide(observed Observed, desired Desired, policy Policy, now time.Time) []Action {
 	memory := Fold(observed.Memory, observed.Pods, desired, policy, now)
-	forced, forceAt := force(observed.Pods, policy, now)
+	forced, wakeAt := force(observed.Pods, policy, now)
+	wakeAt = earlier(wakeAt, firstEnd(memory.Excluded))
 	if memory.Outcome != nil {
-		return wake(append(forced, deleteLive(observed.Pods, "the job has ended")...), forceAt)
+		return wake(append(forced, deleteLive(observed.Pods, "the job has ended")...), wakeAt)
 	}
 	if desired.Suspended {
-		return wake(append(forced, deleteLive(observed.Pods, "the job is suspended")...), forceAt)
+		return wake(append(forced, deleteLive(observed.Pods, "the job is suspended")...), wakeAt)
 	}
 	views := make([]view, 0, len(desired.Roles))
 	for _, role := range desired.Roles {
-		views = append(views, look(role, observed.Pods, memory, policy, now))
+		views = append(views, look(role, observed, memory, policy, now))
 	}
 	if outcome := ended(views, policy, now); outcome != nil {
 		return append([]Action{Finish{*outcome}}, deleteLive(observed.Pods, "the job has ended")...)
@@ -149,7 +150,7 @@ func Decide(observed Observed, desired Desired, policy Policy, now time.Time) []
 	for i := range views {
 		actions = append(actions, creations(&views[i], memory, observed.Going, now)...)
 	}
-	return wake(actions, earlier(wakeAt(views, policy, now), forceAt))
+	return wake(actions, earlier(nextOf(views, policy, now), wakeAt))
 }
 
 // wake adds a time to actions, where there is one.
@@ -166,6 +167,26 @@ func earlier(one, other time.Time) time.Time {
 		return other
 	}
 	return one
+}
+
+// firstEnd is when the first host is avoided no more; zero: none is avoided.
+func firstEnd(excluded []Exclusion) time.Time {
+	var first time.Time
+	for _, exclusion := range excluded {
+		first = earlier(first, exclusion.Until)
+	}
+	return first
+}
+
+// avoided are the hosts that get no pod now: those that were blamed, and those that are about to go.
+func avoided(memory Memory, going []string) []string {
+	hosts := slices.Clone(going)
+	for _, exclusion := range memory.Excluded {
+		if !slices.Contains(going, exclusion.Host) {
+			hosts = append(hosts, exclusion.Host)
+		}
+	}
+	return hosts
 }
 
 // force removes the pods that no node will end. The time is when the next of them is due; zero: never.
@@ -205,12 +226,7 @@ func deleteLive(pods []Pod, reason string) []Action {
 // creations gives out ids in the order of ranks, to those whose time has come.
 func creations(view *view, memory Memory, going []string, now time.Time) []Action {
 	var actions []Action
-	avoid := slices.Clone(going)
-	for _, exclusion := range memory.Excluded {
-		if !slices.Contains(going, exclusion.Host) {
-			avoid = append(avoid, exclusion.Host)
-		}
-	}
+	avoid := avoided(memory, going)
 	id := memory.Roles[view.role.Name].NextID
 	for _, vacancy := range view.vacancies {
 		if vacancy.due.After(now) {
@@ -272,7 +288,8 @@ func exhausted(views []view) *Outcome {
 	return &Outcome{false, "RestartsExhausted", first.over}
 }
 
-func wakeAt(views []view, policy Policy, now time.Time) time.Time {
+// nextOf is when something of a role falls due; zero: nothing does.
+func nextOf(views []view, policy Policy, now time.Time) time.Time {
 	var at time.Time
 	for i := range views {
 		view := &views[i]

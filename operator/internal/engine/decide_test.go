@@ -189,7 +189,7 @@ func TestDecide(t *testing.T) {
 		},
 		"an exit code that blames the node keeps new pods off it": {
 			pods: []Pod{masterPod, podOf(0), podOf(1, exited(201), onHost("bad"))}, memory: started(2), desired: wanted(2),
-			want: []string{"create worker-2 rank 1 Hardware=1 avoid bad"},
+			want: []string{"create worker-2 rank 1 Hardware=1 avoid bad", "wake in 24h0m0s"},
 		},
 		"a larger size adds ranks": {
 			pods: []Pod{masterPod, podOf(0)}, memory: started(1), desired: wanted(3),
@@ -298,6 +298,7 @@ func TestWhatTheMasterSays(t *testing.T) {
 		"nor is a master that never answers": {podOf(1), 1, []string{"delete worker-1" + smaller}},
 		"a pod on a bad node is replaced elsewhere": {podOf(1, unfit), 2, []string{
 			"delete worker-1: its node is unfit: sector 7 is gone", "create worker-2 rank 1 Hardware=1 avoid node-1",
+			"wake in 24h0m0s",
 		}},
 		"a pod whose node is about to go trains until the master does without it": {podOf(1, noticed), 2, []string{
 			"drain worker-1 until 1m0s: its node is about to go: taint spot", "wake in 1m0s",
@@ -322,6 +323,39 @@ func TestWhatTheMasterSays(t *testing.T) {
 			}
 			got := lines(Decide(observed, wanted(tc.workers), DefaultPolicy(), noon))
 			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("actions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// What a pod requires of its host cannot be changed: one that finds no place is made anew when a host is free again.
+func TestAPodIsKeptOffAHostForAsLongAsItIsAvoided(t *testing.T) {
+	unplaced := func(avoids ...string) func(*Pod) {
+		return func(p *Pod) { p.State, p.Ready, p.Host, p.NoPlace, p.Avoids = Pending, false, "", true, avoids }
+	}
+	placed := func(p *Pod) { unplaced("bad")(p); p.NoPlace = false }
+	const anew = "delete worker-1: there is no place for it, and it is kept off bad, which is avoided no more"
+	for name, tc := range map[string]struct {
+		pod   Pod
+		until time.Time // of the exclusion of "bad"; zero: there is none
+		going []string
+		want  []string
+	}{
+		"it is still avoided":          {podOf(1, unplaced("bad")), noon.Add(time.Hour), nil, []string{"wake in 1h0m0s"}},
+		"no more":                      {podOf(1, unplaced("bad")), noon, nil, []string{anew}},
+		"one of two":                   {podOf(1, unplaced("spot", "bad")), time.Time{}, []string{"spot"}, []string{anew}},
+		"it is about to go":            {podOf(1, unplaced("bad")), time.Time{}, []string{"bad"}, nil},
+		"it was kept off none":         {podOf(1, unplaced()), time.Time{}, nil, nil},
+		"the scheduler has not looked": {podOf(1, placed), time.Time{}, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := started(2)
+			if !tc.until.IsZero() {
+				memory.Excluded = []Exclusion{{Host: "bad", Until: tc.until}}
+			}
+			observed := Observed{Pods: []Pod{podOf(0, master), podOf(0), tc.pod}, Memory: memory, Going: tc.going}
+			if diff := cmp.Diff(tc.want, lines(Decide(observed, wanted(2), DefaultPolicy(), noon))); diff != "" {
 				t.Errorf("actions (-want +got):\n%s", diff)
 			}
 		})

@@ -33,9 +33,11 @@ type Pod struct {
 	Notice  string    // why that host is about to go, where somebody has said so
 	End     End       // what is known of its end, for a pod that has failed or is leaving
 	Blocked Blocked
-	Waiting string // why the scheduler finds no place for it, while that is so
-	Before  Counts // the ends of its rank before this pod, as written on it
-	Unbegun int32  // pods of its rank just before it that have failed and had not begun, as written on it
+	Waiting string   // why it has no place yet, while that is so
+	NoPlace bool     // the scheduler has looked for one, and finds none
+	Avoids  []string // hosts that it was kept off when it was made
+	Before  Counts   // the ends of its rank before this pod, as written on it
+	Unbegun int32    // pods of its rank just before it that have failed and had not begun, as written on it
 
 	// What the job's master says of it.
 	Address       string    // empty until it has one

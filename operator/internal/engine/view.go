@@ -32,7 +32,8 @@ type vacancy struct {
 	at      time.Time // of that end
 }
 
-func look(role Role, pods []Pod, memory Memory, policy Policy, now time.Time) view {
+func look(role Role, observed Observed, memory Memory, policy Policy, now time.Time) view {
+	pods := observed.Pods
 	view := view{role: role}
 	byRank := map[int32][]*Pod{}
 	for i := range pods {
@@ -40,8 +41,9 @@ func look(role Role, pods []Pod, memory Memory, policy Policy, now time.Time) vi
 			byRank[pods[i].Rank] = append(byRank[pods[i].Rank], &pods[i])
 		}
 	}
+	avoided := avoided(memory, observed.Going)
 	for _, rank := range slices.Sorted(maps.Keys(byRank)) {
-		view.settle(rank, byRank[rank], policy, now)
+		view.settle(rank, byRank[rank], avoided, policy, now)
 		view.forget(rank, byRank[rank], policy)
 	}
 	slices.Reverse(view.surplus) // the highest ranks go first
@@ -51,8 +53,9 @@ func look(role Role, pods []Pod, memory Memory, policy Policy, now time.Time) vi
 	return view
 }
 
-// settle leaves a rank one live pod at most, and none where the role is smaller.
-func (v *view) settle(rank int32, pods []*Pod, policy Policy, now time.Time) {
+// settle leaves a rank one live pod at most, and none where the role is smaller. `avoided` are the hosts that a pod
+// made now is kept off.
+func (v *view) settle(rank int32, pods []*Pod, avoided []string, policy Policy, now time.Time) {
 	var keep *Pod
 	for _, pod := range pods {
 		if pod.Live() && pod.Unfit == "" && rank < v.role.Replicas && better(pod, keep) {
@@ -74,6 +77,10 @@ func (v *view) settle(rank int32, pods []*Pod, policy Policy, now time.Time) {
 	if keep == nil {
 		return
 	}
+	if free := freed(keep, avoided); free != "" {
+		reason := fmt.Sprintf("there is no place for it, and it is kept off %s, which is avoided no more", free)
+		v.surplus = append(v.surplus, Delete{Pod: *keep, Reason: reason})
+	}
 	if keep.Notice != "" && !v.role.Decides { // the master says that the others of its node may go
 		v.release(keep, keep.Notice, policy, now)
 	}
@@ -83,6 +90,20 @@ func (v *view) settle(rank int32, pods []*Pod, policy Policy, now time.Time) {
 	if keep.Blocked.Reason != "" && (v.blocked == nil || keep.Blocked.Since.Before(v.blocked.Blocked.Since)) {
 		v.blocked = keep
 	}
+}
+
+// freed is a host that a pod without a place is kept off though nothing is the matter with it any more; empty: there is
+// none. What a pod requires of its host cannot be changed, and another pod may find that place.
+func freed(pod *Pod, avoided []string) string {
+	if !pod.NoPlace || pod.Host != "" {
+		return ""
+	}
+	for _, host := range pod.Avoids {
+		if !slices.Contains(avoided, host) {
+			return host
+		}
+	}
+	return ""
 }
 
 // forget deletes the pods of a rank that have failed, but for the newest ones; and those that hold their node's devices

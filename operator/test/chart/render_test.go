@@ -192,6 +192,10 @@ func TestWrongValues(t *testing.T) {
 			"the account of all pods that name none",
 		},
 		"no account": {[]string{"serviceAccount.create=false"}, "serviceAccount.name: empty"},
+		"readers without roles": {
+			[]string{"rbac.create=false", "metrics.readers[0].namespace=m", "metrics.readers[0].name=prometheus"},
+			"metrics.readers: rbac.create is false, and so nobody is given the right to read",
+		},
 		"default reads metrics": {
 			[]string{"metrics.readers[0].namespace=m", "metrics.readers[0].name=default"},
 			`metrics.readers: "default" of m`,
