@@ -50,9 +50,10 @@ struct MasterFlags {
   uint32_t older_save_after_lives = 2;
   int64_t hang_timeout_s = 0;
   int64_t lease_s = 0;
+  std::string straggler_rule = "mean";
   int64_t await_platform_s = 0;
-  uint32_t precheck = 0;
   std::optional<uint32_t> epoch;
+  uint32_t precheck = 0;
   bool excludes_stragglers = false;
   int64_t check_timeout_s = 60;
   bool retries_same_error = false;
@@ -90,12 +91,12 @@ void DeclareWaits(CLI::App& app, MasterFlags& f) {
       ->check(CLI::Range(0, 3'600))
       ->envname("PHALANX_AWAIT_PLATFORM")  // masters before this one start with it all the same
       ->capture_default_str();
-}
   app.add_option(
          "--epoch", f.epoch,
          "which of the masters that Kubernetes' operator gives the job one after the other, from 0: it makes room "
          "for a later one")
       ->envname("MASTER_EPOCH");
+}
 
 void DeclareChecks(CLI::App& app, MasterFlags& f) {
   app.add_option("--precheck", f.precheck,
@@ -104,6 +105,9 @@ void DeclareChecks(CLI::App& app, MasterFlags& f) {
       ->capture_default_str();
   app.add_flag("--exclude-straggler", f.excludes_stragglers,
                "leave out slow nodes, whom a check or --watch-ranks names");
+  app.add_option("--straggler-rule", f.straggler_rule, "which nodes are slow: mean or median (docs/node-health.md)")
+      ->check(CLI::IsMember({"mean", "median"}))
+      ->capture_default_str();
   app.add_option("--check-timeout", f.check_timeout_s, "seconds for each part of a check")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -251,11 +255,11 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
   options.verbose = flags.verbose || !flags.embedded;
   options.resume = flags.resume;
   options.await_platform_ms = flags.await_platform_s * 1'000;
+  options.epoch = flags.epoch;
   if (flags.embedded) options.linger_ms = flags.linger_ms;
   options.succession = flags.embedded;
   options.elected = flags.elected;
   options.term = flags.term;
-  options.epoch = flags.epoch;
   options.candidate_term = flags.candidate_term;
   options.before_id = flags.before_id;
   options.before_broke = flags.before_broke;
@@ -278,6 +282,7 @@ StatusOr<master::ServerOptions> Options(const MasterFlags& flags, const Environm
     spec.set_retries_same_error(flags.retries_same_error);
     spec.mutable_check()->set_level(flags.precheck);
     spec.mutable_check()->set_excludes_stragglers(flags.excludes_stragglers);
+    if (flags.straggler_rule == "median") spec.mutable_check()->set_straggler_rule(v1::CheckSpec::MEDIAN_DEVIATION);
     spec.mutable_check()->set_limit_ms(flags.check_timeout_s * 1'000);
     PHX_RETURN_IF_ERROR(ReadElasticConfig(flags.elastic_config, spec));
   }

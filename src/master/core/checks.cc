@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "master/core/arrivals.h"
+#include "master/core/door.h"
 #include "master/core/ending.h"
 #include "master/core/members.h"
 #include "master/core/messages.h"
@@ -60,6 +61,16 @@ void NoteLeftOut(Turn& turn, uint64_t session, Node& node, const std::string& wh
   turn.SendNotice(session, fmt::format("this node is left out for {}: {}", SecondsText(rest_ms), why));
 }
 
+void Begin(Turn& turn, bool newcomers);
+
+// Who has come while others were checked is checked before all are told to go: good ones are its partners.
+void ConcludeChecksAlone(Turn& turn, bool passed, const std::string& sentence) {
+  JobState& job = turn.job;
+  job.check_failed |= !passed;
+  if (job.unchecked > 0) Begin(turn, false);
+  if (!job.health.run) FinishJob(turn, job.check_failed ? 1 : 0, sentence);
+}
+
 void Conclude(Turn& turn, const HealthOrders& orders) {
   JobState& job = turn.job;
   const std::string& sentence = job.health.last.sentence();
@@ -90,7 +101,7 @@ void Conclude(Turn& turn, const HealthOrders& orders) {
   job.checked = true;
   if (let_in > 0) job.join_deadline = job.next_notice = job.paused_deadline = kNever;
   if (job.phase == Phase::kGathering) job.gather_at = job.gather_limit = turn.now;  // enough has been waited
-  if (job.spec->check().only()) return FinishJob(turn, left_out > 0 || orders.all_failed ? 1 : 0, sentence);
+  if (job.spec->check().only()) return ConcludeChecksAlone(turn, left_out == 0 && !orders.all_failed, sentence);
   if (job.phase == Phase::kRunning && let_in > 0) PlanGrowth(turn);
 }
 
@@ -132,14 +143,11 @@ void Begin(Turn& turn, bool newcomers) {
 
 // A node checks when its ranks of the round before have gone. They may have been granted more time than the check has.
 void WaitForOldRanks(Turn& turn) {
-  std::optional<CheckRun>& run = turn.job.health.run;
-  if (!run || turn.now < run->due) return;
-  for (const CheckGroup& group : run->groups) {
-    const bool any = std::any_of(group.owed.begin(), group.owed.end(), [&](size_t owed) {
-      const auto node = turn.job.nodes.find(run->nodes[owed].session);
-      return node != turn.job.nodes.end() && node->second.ranks_of != 0;
-    });
-    if (any) run->due = turn.now + run->spec.limit_ms() + kCheckAnswerMs;
+  HealthState& health = turn.job.health;
+  if (!health.run || turn.now < health.run->due) return;
+  for (const HealthMember& member : health.run->nodes) {
+    const auto node = turn.job.nodes.find(member.session);
+    if (node != turn.job.nodes.end() && node->second.ranks_of != 0) WaitAnew(health, member.session, turn.now);
   }
 }
 
@@ -184,7 +192,10 @@ bool AnyUnchecked(const JobState& job, const std::vector<uint64_t>& members) {
 void AdmitToCheck(Turn& turn, uint64_t session, Node& node) {
   JobState& job = turn.job;
   if (job.phase == Phase::kFinished) return;
-  if (const LeftOutMachine* const entry = WhyLeftOut(job.health, MachineOf(node), turn.now)) {
+  const LeftOutMachine* const entry = WhyLeftOut(job.health, MachineOf(node), turn.now);
+  // Of several agents of a machine that is left out one may train: that its stream has broken is no reason to doubt it.
+  const bool trains = IsMember(job, node.hello) && job.round->rescale_by == kNever;
+  if (entry != nullptr && !trains) {
     const std::string why = entry->reason;
     job.ChangeNode(node, [&why](Node& n) { n.left_out = why; });
     return NoteLeftOut(turn, session, node, why);
@@ -216,6 +227,8 @@ std::vector<std::string> MembersLeftOut(const JobState& job) {
   }
   return members;
 }
+
+void OldRanksGone(Turn& turn, uint64_t session) { WaitAnew(turn.job.health, session, turn.now); }
 
 void On(Turn& turn, uint64_t session, const v1::CheckReport& report) {
   Apply(turn, OnCheckReport(turn.job.health, session, report, turn.now));

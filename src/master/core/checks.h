@@ -36,6 +36,8 @@ void On(Turn& turn, uint64_t session, const v1::NodeFact& fact);
 // checked before it trains again. Where it does so already, as another's report came first, the live round ends. A node
 // that has been checked since is not doubted for the last round.
 void DoubtNode(Turn& turn, const Round& round, Node& node);
+// Its ranks of the round before have ended: it comes to what it was ordered.
+void OldRanksGone(Turn& turn, uint64_t session);
 // It goes, or has gone.
 void LoseChecked(Turn& turn, uint64_t session);
 // Its time is over at once.

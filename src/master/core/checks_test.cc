@@ -14,6 +14,7 @@
 namespace phalanx::master {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -249,6 +250,78 @@ TEST(Checks, WhoseOldRanksAreStillEndingIsWaitedFor) {
   }
   EXPECT_THAT(job.Records("node-left-out"),
               ElementsAre(HasSubstr("node n1 is left out for 600 s: n1 has not answered")));
+}
+
+// Its ranks were granted more time than the check has, and it comes to its order only now.
+TEST(Checks, WhoseOldRanksEndJustBeforeTheLimitHasTheWholeTime) {
+  CheckedJob job(2, 2);
+  job.spec.mutable_check()->set_limit_ms(10'000);
+  job.Renew();
+  job.ComeAll(2);
+  job.mute = {"n1"};
+  v1::Beat beat;
+  beat.set_epoch(7);
+  for (int second = 0; second < 24; ++second) {
+    job.Say(2, beat);
+    job.AnswerOnce();
+    job.Pass(1'000);
+  }
+  const std::vector<ToldCheck> orders = job.checks;
+  beat.set_epoch(0);
+  for (int second = 0; second < 20; ++second) {
+    job.Say(2, beat);
+    job.Pass(1'000);
+  }
+  EXPECT_THAT(job.Records("node-left-out"), IsEmpty()) << "20 s of the 25 s that an answer may take";
+  for (int second = 0; second < 10; ++second) {
+    job.Say(2, beat);
+    job.Pass(1'000);
+  }
+  EXPECT_THAT(job.Records("node-left-out"), SizeIs(1));
+}
+
+// Of five that trained two are silent, and of the others one fails its check: two may go on, too few without the rest.
+class OutvotedJob : public CheckedJob {
+ public:
+  OutvotedJob() : CheckedJob(2, 5) {
+    spec.set_join_timeout_ms(60'000);
+    Renew();
+    state.succession = state.at_endpoint = true;
+    ComeAndTrain(5);
+    v1::Beat beat;
+    beat.set_epoch(Epoch());
+    for (const uint64_t session : {1, 2, 3, 4, 5}) Say(session, beat);  // all know that the round has begun
+    Pass(10'000, {3, 4, 5});  // their power is gone: nobody hears an end of theirs
+    bad_alone = {"n2"};
+    Come("n2");
+    Pass(1'000);
+    AnswerAll();
+    Pass(1'000);
+  }
+};
+
+TEST(Checks, TooFewOfThoseThatTrainedWaitAndSaySo) {
+  OutvotedJob job;
+  ASSERT_EQ(job.state.phase, Phase::kGathering);
+  EXPECT_THAT(
+      job.Records("waiting"),
+      Contains(HasSubstr("2 of the 5 nodes that trained last may train now, too few to go on without the others")));
+  job.Pass(30'000);
+  ASSERT_EQ(job.state.phase, Phase::kGathering);
+  job.Pass(35'000);
+  ASSERT_TRUE(job.told[1].outcome) << "it waits for good";
+  EXPECT_EQ(job.told[1].outcome->exit_code(), 1);
+  EXPECT_THAT(job.told[1].outcome->reason(),
+              HasSubstr("gave up after 60 s (--rdzv-conf join_timeout): 2 of the 5 nodes"));
+}
+
+TEST(Checks, WhoComesToTooFewOfThoseThatTrainedIsCheckedAtOnce) {
+  OutvotedJob job;
+  job.Come("n3");
+  job.Pass(1'000);
+  job.AnswerAll();
+  job.Pass(1'000);
+  EXPECT_EQ(job.Members(), (std::set<std::string>{"n0", "n1", "n3"}));
 }
 
 TEST(Checks, ANodeThatGoesMeanwhileHoldsNobodyUp) {
@@ -504,6 +577,35 @@ TEST(Checks, AJobOfNothingButTheCheckEndsWithIt) {
     EXPECT_EQ(job.told[1].outcome->exit_code(), is_bad ? 1 : 0);
     EXPECT_THAT(job.told[1].outcome->reason(), HasSubstr("node check: 2 nodes"));
     EXPECT_THAT(job.Members(), IsEmpty());
+  }
+}
+
+TEST(Checks, AJobOfNothingButTheCheckChecksWhoComesMeanwhile) {
+  for (const bool is_bad : {false, true}) {
+    CheckedJob job(2, 4);
+    job.spec.mutable_check()->set_only(true);
+    job.Renew();
+    if (is_bad) job.bad_alone = {"n2"};
+    job.ComeAll(2);
+    job.Pass(1'000);
+    ASSERT_TRUE(job.state.health.run);
+    job.Come("n2");
+    job.AnswerAll();
+    ASSERT_TRUE(job.told[1].outcome);
+    EXPECT_EQ(job.told[3].outcome->exit_code(), is_bad ? 1 : 0) << "of a node that nobody had checked";
+    EXPECT_EQ(job.state.health.runs, 2u);
+  }
+}
+
+TEST(Checks, ACheckAndATrainingDoNotMeet) {
+  for (const bool trains : {false, true}) {
+    CheckedJob job(2, 4);
+    job.spec.mutable_check()->set_only(!trains);
+    job.Renew();
+    job.ComeAll(1);
+    job.spec.mutable_check()->set_only(trains);
+    job.Come("n1");
+    EXPECT_THAT(job.told[2].refused, HasSubstr(trains ? "a job trains there" : "phalanx check is there"));
   }
 }
 

@@ -372,6 +372,7 @@ struct JobState {
   Instant left_out_due = kNever;  // the first that is here and left out may be checked again
   std::set<uint64_t> left_out;    // sessions of nodes that are, and do not leave
   bool checked = false;           // nodes have been checked since a round was live last
+  bool check_failed = false;      // of a job that only checks: one of its checks has
   Look look;
   Instant remember_at = kNever;  // the journal is to have what has changed
   Instant lease_check = kNever;
@@ -382,6 +383,9 @@ struct JobState {
   Instant join_deadline = kNever;    // gathering: give up
   Instant paused_deadline = kNever;  // ... where the nodes that are there are to be checked first
   Instant next_notice = kNever;
+  // Gathering: enough are here, but those that may train are too few of those that trained last; given up then.
+  Instant outvoted_until = kNever;
+  Instant outvoted_told = kNever;  // ... and said again then
   Instant blame_deadline = kNever;
   Instant tell_end_by = kNever;   // finished: storage is waited for, then all are told
   Instant tell_wait_at = kNever;  // ... and this is said then

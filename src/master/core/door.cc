@@ -13,6 +13,15 @@
 #include "wire/protocol.h"
 
 namespace phalanx::master {
+
+bool IsMember(const JobState& state, const v1::Hello& hello) {
+  if (!state.round || hello.live_round().epoch() != state.round->epoch) return false;
+  if (hello.live_round().term() != state.round->term) return false;
+  if (hello.live_round().group_rank() >= state.round->slots.size()) return false;
+  const Slot& slot = state.round->slots[hello.live_round().group_rank()];
+  return slot.node_id == hello.node_id() && slot.local_world_size == hello.local_world_size();
+}
+
 namespace {
 
 using Sentence = std::optional<std::string>;
@@ -104,16 +113,8 @@ Sentence ElasticFault(const v1::JobSpec& spec) {
   return std::nullopt;
 }
 
-// One that comes back to its place was let in before.
-bool IsMember(const JobState& state, const v1::Hello& hello) {
-  if (!state.round || hello.live_round().epoch() != state.round->epoch) return false;
-  if (hello.live_round().term() != state.round->term) return false;
-  if (hello.live_round().group_rank() >= state.round->slots.size()) return false;
-  const Slot& slot = state.round->slots[hello.live_round().group_rank()];
-  return slot.node_id == hello.node_id() && slot.local_world_size == hello.local_world_size();
-}
-
-// Nodes with too many different numbers of ranks make too many worlds to choose from.
+// Nodes with too many different numbers of ranks make too many worlds to choose from. One that comes back to its place
+// was let in before.
 Sentence CheckKind(const JobState& state, const v1::Hello& hello) {
   if (!state.sizes || IsMember(state, hello)) return std::nullopt;
   const auto known = state.session_of.find(hello.node_id());  // it comes again; what it was counts no more
@@ -139,6 +140,12 @@ Sentence CheckSpec(const JobState& state, const v1::Hello& hello) {
   const v1::JobSpec& asked = hello.spec();
   if (Sentence no = state.spec ? NodesFault(asked) : SpecFault(asked)) return no;
   const v1::JobSpec& spec = state.spec ? *state.spec : asked;
+  if (asked.check().only() != spec.check().only()) {
+    return spec.check().only()
+               ? "phalanx check is there, and trains nothing: wait for its end, or give another --rdzv-id "
+                 "and another port"
+               : "a job trains there: give phalanx check an --rdzv-id and a port of its own";
+  }
   const bool sized = spec.sized_by_platform() && asked.sized_by_platform();
   if (!sized && !IsAskedFor(spec, asked)) {
     return fmt::format("--nnodes={} differs from the job's --nnodes={}: give the same on all nodes", NodesText(asked),

@@ -20,6 +20,9 @@ std::optional<v1::Refused> Refusal(const JobState& state, const AgentAttached& a
 // Why no job can be like that, as a sentence; empty: one can.
 std::optional<std::string> SpecFault(const v1::JobSpec& spec);
 
+// The hello says that its node holds a place of the live round, and it does.
+bool IsMember(const JobState& state, const v1::Hello& hello);
+
 // As --nnodes has it: "4", "1:4".
 std::string NodesText(const v1::JobSpec& spec);
 

@@ -85,7 +85,8 @@ void Tell(Turn& turn, const std::map<size_t, Laggards>& by_node) {
 bool MayLeaveOut(const JobState& job, const Slot& slot) {
   return job.spec->check().excludes_stragglers() && !job.sizes && slot.session != 0 &&
          job.round->rescale_by == kNever && job.round->ranks_ended == 0 &&
-         UsableNodes(*job.spec, job.census.candidates() - 1) >= job.spec->min_nodes();
+         // Those that can train now, of which this one is: who is to be checked yet may fail.
+         UsableNodes(*job.spec, std::max<size_t>(1, job.census.ready()) - 1) >= job.spec->min_nodes();
 }
 
 }  // namespace

@@ -106,6 +106,19 @@ TEST_F(Paces, NobodyIsLeftOutWhomTheJobNeeds) {
   EXPECT_EQ(job_.Epoch(), 1U);
 }
 
+// One that is to be checked yet is no reason to do without a member: it may fail.
+TEST_F(Paces, ASpareThatIsNotCheckedYetStandsInForNobody) {
+  Begin(true, 3);
+  job_.state.spec->mutable_check()->set_level(1);
+  job_.state.spec->mutable_check()->set_limit_ms(3'600'000);
+  job_.Attach("spare");
+  job_.Pass(1'000);
+  ASSERT_TRUE(job_.state.health.run);
+  TrainAMinute(kOneSlow);
+  EXPECT_THAT(job_.Records("rank-slow"), ElementsAre(kSlow));
+  EXPECT_THAT(job_.Records("node-left-out"), IsEmpty());
+}
+
 // It was needed when it was told.
 TEST_F(Paces, ASpareThatComesLaterTakesThePlaceOfASlowNode) {
   Begin(true, 3);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "master/core/checks.h"
 #include "master/core/look.h"
 #include "master/core/pace.h"
 #include "master/core/stalls.h"
@@ -70,7 +71,7 @@ void SeeItGoesOn(Round& round, Instant now) {
 
 void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   Node& node = turn.job.nodes.at(session);
-  node.ranks_of = beat.epoch();
+  if (std::exchange(node.ranks_of, beat.epoch()) != 0 && beat.epoch() == 0) OldRanksGone(turn, session);
   node.min_step = beat.min_step();
   node.max_step = beat.max_step();
   node.told_ranks = beat.told_ranks();

@@ -171,6 +171,7 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
   job.reason = reason;
   job.gather_at = job.gather_limit = job.grow_at = job.grow_limit = kNever;
   job.join_deadline = job.next_notice = job.paused_deadline = kNever;
+  job.outvoted_until = job.outvoted_told = kNever;
   job.checked = false;
   if (job.unchecked > 0)
     job.check_due = true;  // a node that is to blame may wait now: it is checked while others train
@@ -183,15 +184,39 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
   TellSpares(turn);
 }
 
-void TellWaiting(Turn& turn) {
-  JobState& job = turn.job;
-  job.next_notice = turn.now + kWaitingNoticeMs;
-  const std::string text =
-      fmt::format("{}; giving up in {}", WaitingText(job), SecondsText(job.join_deadline - turn.now));
-  for (const auto& [session, node] : job.nodes) {
+void TellAll(Turn& turn, const std::string& text) {
+  for (const auto& [session, node] : turn.job.nodes) {
     if (!node.leaving) turn.SendNotice(session, text);
   }
   turn.Note("waiting", "", text);
+}
+
+void TellWaiting(Turn& turn) {
+  JobState& job = turn.job;
+  job.next_notice = turn.now + kWaitingNoticeMs;
+  TellAll(turn, fmt::format("{}; giving up in {}", WaitingText(job), SecondsText(job.join_deadline - turn.now)));
+}
+
+// Some are here, and would be no members. The others may hear of another master, and train on with it.
+void WaitOutvoted(Turn& turn) {
+  JobState& job = turn.job;
+  const int64_t patience_ms = job.spec->join_timeout_ms();
+  if (job.outvoted_until == kNever) {
+    job.outvoted_until = turn.now + patience_ms;
+    job.outvoted_told = turn.now;
+  }
+  const std::string text = OutvotedText(job, NextMembers(job)) + LeftOutText(job);
+  if (turn.now >= job.outvoted_until && !job.platform.attached) {
+    return FinishJob(turn, 1,
+                     fmt::format("gave up after {} (--rdzv-conf join_timeout): {}", SecondsText(patience_ms), text));
+  }
+  if (turn.now >= job.outvoted_until) job.outvoted_until = turn.now + patience_ms;  // it makes nodes as it has room
+  if (turn.now >= job.outvoted_told) {
+    job.outvoted_told = turn.now + kWaitingNoticeMs;
+    TellAll(turn, fmt::format("{}; giving up in {}", text, SecondsText(job.outvoted_until - turn.now)));
+  }
+  job.gather_at = job.gather_limit = turn.now + kAskAbsentMs;
+  AskAbsent(turn);
 }
 
 // Sessions of the live round, or of the last one.
@@ -339,9 +364,11 @@ void SettleGathering(Turn& turn) {
       return;
     }
     if (MayDecide(job, NextMembers(job))) return BeginGathered(turn);
-    job.gather_at = job.gather_limit = turn.now + kAskAbsentMs;  // some are here, and would be no members
-    return AskAbsent(turn);
+    // With those that are here and were not checked with the others it may be enough.
+    if (job.unchecked > 0 && std::exchange(job.checked, false)) return SettleGathering(turn);
+    return WaitOutvoted(turn);
   }
+  job.outvoted_until = job.outvoted_told = kNever;
   job.gather_at = job.gather_limit = kNever;
   if (decides) job.probe_at = kNever;
   if (!decides && (job.probe_at == kNever || turn.now >= job.probe_at)) AskAbsent(turn);

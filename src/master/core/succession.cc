@@ -101,6 +101,18 @@ std::string UndecidedText(const JobState& job) {
       voters.here() == 1 ? "it" : "them");
 }
 
+std::string OutvotedText(const JobState& job, const std::vector<uint64_t>& members) {
+  const auto of = [&](const Voters& voters) {
+    return static_cast<size_t>(std::ranges::count_if(
+        members, [&](uint64_t session) { return voters.IsHere(job.nodes.at(session).hello.node_id()); }));
+  };
+  const Electorate& all = job.voters;
+  const bool of_told = all.confirmed.MayDecide(of(all.confirmed)) && all.told.nodes() > 0;
+  const Voters& voters = of_told ? all.told : all.confirmed;
+  return fmt::format("{} of the {} nodes that trained last may train now, too few to go on without the others",
+                     of(voters), voters.nodes());
+}
+
 void BewareOf(JobState& job, const JobState& before, Instant now) {
   if (before.phase == Phase::kFinished) return;
   job.voters = before.voters;

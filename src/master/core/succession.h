@@ -20,6 +20,8 @@ constexpr size_t kMostAsked = 256;
 bool MayDecide(const JobState& job);
 // ... that those are to be the next round. Others who are here may still hear of another master.
 bool MayDecide(const JobState& job, const std::vector<uint64_t>& members);
+// Why those nodes may not train, though so many are here that something may be decided.
+std::string OutvotedText(const JobState& job, const std::vector<uint64_t>& members);
 // Why it does not: "waiting for 1 more of the 3 nodes that trained last: ...".
 std::string UndecidedText(const JobState& job);
 

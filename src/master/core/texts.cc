@@ -106,6 +106,10 @@ std::string NodeName(const JobState& state, const v1::Hello& hello) {
 
 namespace {
 
+std::string RuleText(const v1::CheckSpec& check) {
+  return check.straggler_rule() == v1::CheckSpec::MEDIAN_DEVIATION ? "median" : "mean";
+}
+
 std::string YesNo(bool given) { return given ? "given" : "not given"; }
 
 }  // namespace
@@ -129,6 +133,8 @@ std::string SpecDifferenceText(const v1::JobSpec& job, const v1::JobSpec& asked)
   compare("--rdzv-conf keep_alive_interval times keep_alive_max_attempt", SecondsText(LeaseMs(1, job.lease_ms())),
           SecondsText(LeaseMs(1, asked.lease_ms())));
   compare("--precheck", fmt::format("{}", job.check().level()), fmt::format("{}", asked.check().level()));
+  compare("--straggler-rule", RuleText(job.check()), RuleText(asked.check()));
+  compare("--check-timeout", SecondsText(job.check().limit_ms()), SecondsText(asked.check().limit_ms()));
   compare("--exclude-straggler", YesNo(job.check().excludes_stragglers()), YesNo(asked.check().excludes_stragglers()));
   compare("--retry-same-error", YesNo(job.retries_same_error()), YesNo(asked.retries_same_error()));
   if (parts.empty()) return "";

@@ -90,6 +90,21 @@ TEST(ResumePlaces, ALostMemberThatComesBackIsPreferred) {
   EXPECT_EQ(next.Ranks().back(), back);
 }
 
+// The other agent of its machine has failed its check. That this one comes back is no reason to doubt it.
+TEST(ResumeChecks, WhoTrainsOnAMachineThatIsLeftOutGoesOn) {
+  JobFixture job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.AllStep();
+  LeaveOut(job.state.health, {0, "another agent", "a", "10.0.0.1"}, "matmul failed", false, 600'000, job.now);
+  Restarted next(job);
+  next.ComeBack(a);
+  next.ComeBack(b);
+  next.Pass(10'000);
+  EXPECT_EQ(next.Epoch(), job.Epoch());
+  EXPECT_THAT(next.state.left_out, testing::IsEmpty());
+}
+
 // A worker's failure is heard while another member is away behind the death of a master; then the next one dies, too.
 TEST(ResumeChecks, ANodeThatIsToBlameIsCheckedFirstByTheNextMasterAsWell) {
   JobFixture job(2, 2);

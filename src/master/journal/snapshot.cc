@@ -294,6 +294,7 @@ std::string SaveState(const JobState& state, Instant now) {
     place.set_epoch(lost.epoch);
   }
   for (v1::LeftOut& left_out : LeftOutNow(state.health, now)) *wire.add_left_out() = std::move(left_out);
+  wire.set_written_ms(now);
   SaveCheckpoints(state.checkpoints, *wire.mutable_checkpoints());
   if (!IsOfVoters(state)) {
     Fill(*wire.mutable_voters(), state.voters.confirmed);
@@ -354,7 +355,9 @@ StatusOr<JobState> RestoreState(std::string_view bytes, const std::string& job_i
   auto checkpoints = RestoreCheckpoints(wire.checkpoints(), live, state.round ? state.round->slots.size() : 0);
   if (!checkpoints.ok()) return Contradiction(Message(checkpoints.status()));
   state.checkpoints = *std::move(checkpoints);
-  for (const v1::LeftOut& left_out : wire.left_out()) RestoreLeftOut(state.health, left_out, now);
+  // Of a boot before this one at most what this one has lasted is counted, which is less than what has passed.
+  const int64_t passed_ms = wire.written_ms() > 0 ? std::clamp<int64_t>(now - wire.written_ms(), 0, kMaxSpanMs) : 0;
+  for (const v1::LeftOut& left_out : wire.left_out()) RestoreLeftOut(state.health, left_out, now - passed_ms);
   PHX_RETURN_IF_ERROR(RestoreVoters(state, wire));
   if (wire.has_exit_code()) state.outcome = OutcomeOf(state, wire.exit_code(), wire.reason());
   // Somebody has been there, so that join_timeout counts.

@@ -52,6 +52,12 @@ TEST(AfterRestart, WhoIsLeftOutIsKnown) {
   EXPECT_EQ(entry->reason, told.reason());
   EXPECT_EQ(entry->until, job.now + 7 + 300'000);
   EXPECT_EQ(entry->times, 2u);
+  // What has passed since it was written counts, however seldom that was; not after the machine's clock began anew.
+  for (const auto& [later_ms, rest_ms] : {std::pair(50'000, 250'000), std::pair(-1, 300'000)}) {
+    const auto later = RestoreState(SaveState(job.state, job.now + 100'000), "job", job.now + 100'000 + later_ms);
+    ASSERT_TRUE(later.ok()) << later.status();
+    EXPECT_EQ(later->health.left_out.begin()->second.until, job.now + 100'000 + later_ms + rest_ms);
+  }
 }
 
 // A held round lives on in no agent: what it was is told by who waits.

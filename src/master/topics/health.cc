@@ -101,8 +101,8 @@ class Checker {
     for (CheckGroup& group : run_.groups) {
       const std::vector<size_t> owed = group.owed;
       for (const size_t node : owed) {
-        const std::string why = fmt::format("{} has not answered within {} s", run_.nodes[node].name,
-                                            (run_.spec.limit_ms() + kCheckAnswerMs) / 1'000);
+        const std::string why =
+            fmt::format("{} has not answered within {} s", run_.nodes[node].name, AnswerWithinMs(run_.spec) / 1'000);
         if (run_.kind == v1::CheckOrder::ALONE) run_.own_fault[node] = why;
         if (group.failed.empty()) group.failed = why;
         Settle(group, node);
@@ -179,7 +179,7 @@ class Checker {
       group.owed = nodes;
       group.nodes = std::move(nodes);
     }
-    run_.due = now_ + run_.spec.limit_ms() + kCheckAnswerMs;
+    run_.due = now_ + AnswerWithinMs(run_.spec);
     if (run_.open == 0) GoOn();
   }
 
@@ -394,6 +394,18 @@ HealthOrders OnCheckSessionLost(HealthState& health, uint64_t session, Instant n
   Checker checker(health, now);
   checker.Lose(node->second);
   return checker.Take();
+}
+
+void WaitAnew(HealthState& health, uint64_t session, Instant now) {
+  if (!health.run) return;
+  CheckRun& run = *health.run;
+  const auto node = run.by_session.find(session);
+  if (node == run.by_session.end()) return;
+  const auto group = run.group_of.find(node->second);
+  if (group == run.group_of.end()) return;
+  const std::vector<size_t>& owed = run.groups[group->second].owed;
+  if (std::find(owed.begin(), owed.end(), node->second) == owed.end()) return;
+  run.due = std::max(run.due, now + AnswerWithinMs(run.spec));
 }
 
 HealthOrders OnHealthTick(HealthState& health, Instant now) {

@@ -29,6 +29,8 @@ constexpr int64_t kDefaultLeftOutMs = 600'000;
 constexpr int64_t kMostLeftOutMs = 4 * 3'600'000;
 // An agent ends what it was told to check at its limit, and says so within this.
 constexpr int64_t kCheckAnswerMs = 15'000;
+// An answer to an order is waited for so long.
+inline int64_t AnswerWithinMs(const v1::CheckSpec& spec) { return spec.limit_ms() + kCheckAnswerMs; }
 // Of so many nodes at most what each has measured goes into the record.
 constexpr size_t kMostRecorded = 256;
 // Machines that are remembered as left out. The one whose time ends first is forgotten for a further one.
@@ -114,6 +116,8 @@ HealthOrders BeginCheck(HealthState& health, const v1::CheckSpec& spec, std::vec
 HealthOrders OnCheckReport(HealthState& health, uint64_t session, const v1::CheckReport& report, Instant now);
 HealthOrders OnCheckSessionLost(HealthState& health, uint64_t session, Instant now);
 HealthOrders OnHealthTick(HealthState& health, Instant now);
+// That node comes to its order only now: it has the whole time for it. Nothing where it owes no answer.
+void WaitAnew(HealthState& health, uint64_t session, Instant now);
 // What was ordered counts no more.
 void AbandonCheck(HealthState& health);
 
