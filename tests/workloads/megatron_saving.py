@@ -6,13 +6,9 @@ import os
 import signal
 
 import pausing
-from report import report
-
-report("main")
-
-import tiny_megatron  # noqa: E402
-from leaving import leave_group  # noqa: E402
-from phalanx.checkpoint.adapters.megatron import (  # noqa: E402
+import tiny_megatron
+from leaving import leave_group
+from phalanx.checkpoint.adapters.megatron import (
     Checkpointer,
     StorageType,
     load_checkpoint,
@@ -20,7 +16,9 @@ from phalanx.checkpoint.adapters.megatron import (  # noqa: E402
     use,
     wait_latest_checkpoint,
 )
+from report import report
 
+report("main")  # behind the imports, as scripts have them: what stands before them keeps them from being made ahead
 parser = argparse.ArgumentParser()
 parser.add_argument("--save", required=True)
 parser.add_argument("--load")
@@ -35,6 +33,7 @@ parser.add_argument("--ckpt-format", default="torch")
 parser.add_argument("--ckpt-step", type=int)
 parser.add_argument("--finetune", action="store_true")
 parser.add_argument("--replica-count", type=int, default=0)
+parser.add_argument("--just-ends", action="store_true", help="waits for nothing behind its last save")
 parser.add_argument("--save-loaded", action="store_true", help="to disk")
 parser.add_argument("--die-loaded", action="store_true", help="in the first life, before anything is saved")
 pausing.add_option(parser)
@@ -70,10 +69,14 @@ while step < options.steps:
         replica_count=options.replica_count,
         args=options,
     )
+    if options.just_ends and step == options.steps:
+        break
     kept = handle.wait_stored() if is_to_disk else handle.wait_committed()
     report("saved", n=step, kept=kept, why=handle.why, held_ms=handle.held_ns // 1_000_000)
     if pausing.is_due(step, options.pause_at):
         pausing.wait_to_be_killed()
-wait_latest_checkpoint()
+if not options.just_ends:
+    wait_latest_checkpoint()
 report("done", state=tiny_megatron.digest(*of_training))
-leave_group()
+if not options.just_ends:
+    leave_group()  # by os._exit()

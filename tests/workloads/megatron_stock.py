@@ -5,11 +5,6 @@ import argparse
 import os
 import random
 
-from report import report
-
-if __name__ == "__main__":
-    report("main")
-
 import numpy
 import tiny_megatron
 import torch
@@ -17,6 +12,7 @@ import torch.distributed as dist
 from megatron.core import dist_checkpointing, mpu, tensor_parallel
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.dist_checkpointing.serialization import get_default_save_sharded_strategy
+from report import report
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--save")
@@ -124,6 +120,7 @@ def load(model, optimizer, scheduler):
 
 
 def main():
+    report("main")
     tiny_megatron.begin(options.tp, options.pp)
     of_training = tiny_megatron.make(options.distributed)
     step = load(*of_training) if options.load else 0

@@ -72,8 +72,11 @@ _MAY_HAVE_A_GENERATOR = "more_itertools.recipes"
 _ASKED_OF_C = frozenset("getenv secure_getenv environ __environ getpid getppid gettid getrandom syscall".split())
 # Of the standard library's own callers these keep the answer for their caller; logging only writes it.
 _ASKS_FOR_ITSELF = frozenset(("logging", "threading"))
+# Ask, as they are imported, whether /proc has certain files for this process: it has them for each.
+_ASKS_WHAT_IS_ALIKE = frozenset(("psutil._pslinux",))
 # What a script's `__main__` has when its first line runs, and nobody can have changed.
 _MAIN_AS_EVER = frozenset("__name__ __file__ __loader__ __spec__ __package__ __builtins__ __cached__ __class__".split())
+_OF_A_FUNCTION = 1  # CO_OPTIMIZED: neither of a module's code nor of a class's body
 _IMPORTERS = ("<frozen importlib", "<frozen zipimport")
 
 
@@ -340,6 +343,8 @@ class Watch:
         caller = frame.f_globals.get("__name__", "")
         if caller.partition(".")[0] in _ASKS_FOR_ITSELF:
             return
+        if _asks_what_is_alike(frame):
+            return
         if caller == "tempfile":
             why = "it makes a temporary file, or a lock of multiprocessing"
         library = _library_at_work(frame) or self._nobody
@@ -407,6 +412,14 @@ def _is_for_a_parser(frame, why):
             return True
         frame = frame.f_back
     return False
+
+
+def _asks_what_is_alike(frame):
+    while frame is not None and frame.f_globals.get("__name__") in ("genericpath", "posixpath"):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_flags & _OF_A_FUNCTION:
+        return False
+    return frame.f_globals.get("__name__") in _ASKS_WHAT_IS_ALIKE
 
 
 def _is_reseeded(frame):
