@@ -19,10 +19,13 @@ from small_disk import HangingDisk, SmallDisk, why_no_hanging_disk
 
 # Files whose tests run in one process of pytest-xdist, and in which: they share what is slow to start.
 IN_ONE_PROCESS = {
+    "tests/test_bootstrap_check.py": "a zygote with torch that checks",
     "tests/test_bootstrap_torch.py": "a zygote with torch",
     "tests/test_data_megatron.py": "megatron",
+    "tests/test_node_check_programs.py": "two programs with torch that check",
     "tests/test_preprocess_remote.py": "spark",
     "tests/test_preprocess_spark.py": "spark",
+    "tests/test_universal_checkpoint.py": "DeepSpeed",
     "tests/test_venv.py": "a Python with pip",
     "tests/test_wheel.py": "build/wheel",
 }

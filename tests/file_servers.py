@@ -59,7 +59,16 @@ class Hdfs:
 @contextlib.contextmanager
 def hdfs(folder):
     """With one datanode; what it keeps lies in `folder`."""
-    java = ["java", "-Xmx512m", f"-Dtest.build.data={folder}/data", "-cp", hadoop_servers.hdfs_classpath(), CLUSTER]
+    java = [
+        "java",
+        "-Xmx512m",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        f"-Dtest.build.data={folder}/data",
+        "-cp",
+        hadoop_servers.hdfs_classpath(),
+        CLUSTER,
+    ]
     with server(
         [*java, "-format", "-datanodes", "1", "-writeDetails", "/dev/stdout"], folder / "hdfs.log", "}"
     ) as details:

@@ -89,8 +89,10 @@ def command(*arguments):
 
 
 def environment(**more):
-    """With the environment's own commands first, as in a shell where it is active."""
-    return dict(os.environ, PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}", **more)
+    """With the environment's own commands first, as in a shell where it is active. A JVM that lives for seconds is not
+    to compile for hours, nor to collect with threads for each processor."""
+    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return dict(os.environ, PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}", **{"JAVA_TOOL_OPTIONS": java, **more})
 
 
 def run(*arguments, engine="threads", timeout=100, **more):

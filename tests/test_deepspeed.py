@@ -75,7 +75,7 @@ def test_a_job_trains_with_the_batch_of_its_size(make_job, tmp_path, version):
 def test_a_size_that_the_block_has_no_place_for(make_job, tmp_path, version):
     path = tmp_path / "ds_config.json"
     path.write_text(json.dumps(config_with(DOCUMENTED)))
-    job = zero_job(make_job(), version, path, 3)
+    job = zero_job(make_job(), version, path, 3, ["--no-warm"])
     assert job.nodes[0].wait(300) == 1, job.story()
     words = "ElasticityIncompatibleWorldSize: World size (3) is not valid with the current list of valid GPU counts:"
     assert f"{words} [1, 2, 4]" in job.nodes[0].stderr, job.story()

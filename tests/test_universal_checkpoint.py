@@ -35,32 +35,75 @@ def saved(make_job, folder, stage, version, *arguments, nproc=2):
     return folder / "global_step2"
 
 
-def two_saved(make_job, folder):
-    """Two such folders, of models of another size."""
-    wide = [folder / "other", "--save=stock", "--load=none", "--steps=2", "--odd", "--width=40"]
-    one = saved(make_job, folder / "one", 1, OLD, *wide)
-    return one, folder / "other" / "global_step2"
+def once(tmp_path_factory, name, fill):
+    """A function that copies into a test's folder what `fill(make_job, folder)` has made in the first that asks."""
+    made = tmp_path_factory.mktemp(name)
+
+    def copied(make_job, folder):
+        if not any(made.iterdir()):
+            fill(make_job, made)
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+
+    return copied
 
 
-# The command, many times: each line of stdin has its arguments, each of stdout how it has ended and what it has said.
+@pytest.fixture(scope="module")
+def copy_two_saved(tmp_path_factory):
+    """Two such folders, one/global_step2 and other/global_step2, of models of another size."""
+
+    def fill(make_job, folder):
+        wide = [folder / "other", "--save=stock", "--load=none", "--steps=2", "--odd", "--width=40"]
+        saved(make_job, folder / "one", 1, OLD, *wide)
+
+    return once(tmp_path_factory, "two", fill)
+
+
+@pytest.fixture(scope="module")
+def copy_saved(tmp_path_factory):
+    """A function from (stage, version, groups of parameters) to one that copies what saved() makes of it."""
+    made = {}
+
+    def of(stage, version, groups):
+        if (stage, version, groups) not in made:
+
+            def fill(make_job, folder):
+                saved(make_job, folder, stage, version, f"--groups={groups}")
+
+            made[stage, version, groups] = once(tmp_path_factory, "saved", fill)
+        return made[stage, version, groups]
+
+    return of
+
+
+# The command, and others, many times: each line of stdin has what is run and its arguments, each of stdout how it has
+# ended and what it has said.
 COMMANDS = """
-import contextlib, io, json, sys, traceback
+import contextlib, io, json, runpy, sys, traceback
+import deepspeed
 from phalanx.checkpoint.universal.__main__ import main
 for line in sys.stdin:
-    sys.argv = ["universal", *json.loads(line)]
+    what, *arguments = json.loads(line)
+    sys.argv = [what, *arguments]
     said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(said[0]), contextlib.redirect_stderr(said[1]):
         try:
-            code = main()
+            if what == "universal":
+                code = main()
+            elif what == "-c":
+                sys.argv[1:2] = []
+                code = exec(arguments[0], {"__name__": "__main__"})
+            else:
+                code = runpy.run_module(what, run_name="__main__") and None
         except Exception:
             traceback.print_exc()
             code = -1
-    print(json.dumps([code, *(each.getvalue() for each in said)]), flush=True)
+    print("ended", json.dumps([code, *(each.getvalue() for each in said)]), flush=True)
 """
 
 
 class Commands:
-    """`python -m phalanx.checkpoint.universal` in one process, which imports DeepSpeed once."""
+    """`python -m phalanx.checkpoint.universal`, and what else DeepSpeed's Python is to run, in one process, which
+    imports DeepSpeed once."""
 
     def __init__(self, version):
         command = [environment(version) / "bin" / "python", "-c", COMMANDS]
@@ -69,10 +112,11 @@ class Commands:
         self.process = subprocess.Popen([str(part) for part in command], env=env, **pipes)
 
     def run(self, *line):
-        """(exit code, stdout, stderr)"""
+        """(exit code, stdout, stderr) of ("universal", argument, ..), ("-c", code, ..) or ("a.module", ..)."""
         self.process.stdin.write(json.dumps([str(part) for part in line]) + "\n")
         self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        said = next(text for text in self.process.stdout if text.startswith("ended "))  # DeepSpeed logs between them
+        return json.loads(said.partition(" ")[2])
 
     def close(self):
         self.process.stdin.close()
@@ -100,7 +144,7 @@ def convert(commands):
     """What the command says; its exit code is 0."""
 
     def run(version, *line):
-        code, said, wrong = commands(version).run(*line)
+        code, said, wrong = commands(version).run("universal", *line)
         assert code == 0, said + wrong
         return said
 
@@ -112,33 +156,45 @@ def refused(commands):
     """The sentence that it ends with."""
 
     def run(version, *line):
-        code, _, wrong = commands(version).run(*line)
+        code, _, wrong = commands(version).run("universal", *line)
         assert code == 1 and "Traceback" not in wrong, wrong
         return wrong.splitlines()[-1]
 
     return run
 
 
-def convert_by_deepspeed(version, step, target):
-    stock = ["-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
+@pytest.fixture
+def run_there(commands):
+    """Runs code, or a module, in DeepSpeed's Python."""
+
+    def run(version, *line):
+        code, said, wrong = commands(version).run(*line)
+        assert code is None, said + wrong
+
+    return run
+
+
+def convert_by_deepspeed(run_there, version, step, target):
+    stock = ["deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     workers = ["--num_extract_workers=1", "--num_merge_workers=1"]
-    run_python(version, *stock, *workers, f"--input_folder={step}", f"--output_folder={target}")
+    run_there(version, *stock, *workers, f"--input_folder={step}", f"--output_folder={target}")
 
 
 def names_in(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.pt"))
 
 
-def assert_same(version, one, other, names):
-    run_python(version, "-c", COMPARE, WORKLOADS.parent, one, other, *names)
+def assert_same(run_there, version, one, other, names):
+    run_there(version, "-c", COMPARE, WORKLOADS.parent, one, other, *names)
 
 
 @with_jobs
 @kinds((2, OLD), (3, NEW))
-def test_it_is_what_deepspeed_makes_of_it(make_job, tmp_path, convert, stage, version):
+def test_it_is_what_deepspeed_makes_of_it(make_job, tmp_path, copy_saved, convert, run_there, stage, version):
     groups = 2 if stage < 3 else 1  # of ZeRO 3 the older script takes the first group alone
-    step = saved(make_job, tmp_path, stage, version, f"--groups={groups}")
-    convert_by_deepspeed(version, step, tmp_path / "stock")
+    copy_saved(stage, version, groups)(make_job, tmp_path)
+    step = tmp_path / "global_step2"
+    convert_by_deepspeed(run_there, version, step, tmp_path / "stock")
     ours, stock = tmp_path / "ours", tmp_path / "stock"
     assert "is written, and latest_universal names it" in convert(version, step, ours)
     assert names_in(ours) == names_in(stock)
@@ -146,7 +202,7 @@ def test_it_is_what_deepspeed_makes_of_it(make_job, tmp_path, convert, stage, ve
     of_each, models = (4, 1) if stage < 3 else (3, 2)
     others = 2 if stage < 3 and version == NEW else 0  # a buffer and a frozen bias, in fp32
     assert len(names_in(ours)) == trained * of_each + 1 + models + others
-    assert_same(version, ours, stock, names_in(ours))
+    assert_same(run_there, version, ours, stock, names_in(ours))
     assert (tmp_path / "latest_universal").read_text() == "ours"
     assert sorted(path.name for path in tmp_path.iterdir() if "ours" in path.name) == ["ours"], "nothing else is left"
     assert whole.damaged(str(ours)) is None
@@ -180,7 +236,7 @@ for other in found[1:]:
 """
 
 
-def goes_on(make_job, folder, version, lives):
+def goes_on(make_job, run_there, folder, version, lives):
     """The folders that the step was saved to, in turn by each of `lives`, (stage, ranks), of whom all but the first
     have loaded what was there; and what they have said of it."""
     directory, steps, said = folder / "run", [], []
@@ -194,23 +250,23 @@ def goes_on(make_job, folder, version, lives):
         said.append(job.nodes[0].stderr)
     assert len(set(steps)) == len(lives)
     assert not (directory / ".universal").exists()
-    run_python(version, "-c", SAME, WORKLOADS.parent, folder / "converted", *steps)
+    run_there(version, "-c", SAME, WORKLOADS.parent, folder / "converted", *steps)
     return said
 
 
 @with_jobs
 @kinds((2, OLD))
-def test_any_number_of_ranks_goes_on(make_job, tmp_path, stage, version):
+def test_any_number_of_ranks_goes_on(make_job, run_there, tmp_path, stage, version):
     """Two ranks, then one, then three: no two of them can halve a parameter."""
-    said = goes_on(make_job, tmp_path, version, [(stage, 2), (stage, 1), (stage, 3)])
+    said = goes_on(make_job, run_there, tmp_path, version, [(stage, 2), (stage, 1), (stage, 3)])
     assert "it was saved by 2 data-parallel ranks, and this job has 1: it is converted" in said[1]
     assert "it was saved by 1 data-parallel rank, and this job has 3: it is converted" in said[2]
 
 
 @with_jobs
 @pytest.mark.parametrize("version", [OLD, pytest.param(NEW, marks=pytest.mark.long)])
-def test_another_stage_of_zero_goes_on(make_job, tmp_path, version):
-    said = goes_on(make_job, tmp_path, version, [(1, 2), (3, 1), (2, 2)])
+def test_another_stage_of_zero_goes_on(make_job, run_there, tmp_path, version):
+    said = goes_on(make_job, run_there, tmp_path, version, [(1, 2), (3, 1), (2, 2)])
     assert "it was saved with ZeRO 1 or 2, and this engine has ZeRO 3: it is converted" in said[1]
     assert "it was saved with ZeRO 3, and this engine has ZeRO 1 or 2: it is converted" in said[2]
 
@@ -232,15 +288,16 @@ def test_what_is_in_memory_is_converted_too(make_job, tmp_path, stage):
 
 @with_jobs
 @kinds((3, NEW))
-def test_stock_deepspeed_loads_it(make_job, tmp_path, stage, version):
-    step = saved(make_job, tmp_path, stage, version)
+def test_stock_deepspeed_loads_it(make_job, tmp_path, copy_saved, run_there, stage, version):
+    copy_saved(stage, version, 1)(make_job, tmp_path)
+    step = tmp_path / "global_step2"
     run_python(version, "-m", "phalanx.checkpoint.universal", step, tmp_path / "ucp")
     step.rename(tmp_path / "away")
     arguments = ["--odd", "--load=universal", "--save=stock", "--steps=2", "--again"]
     job = done(make_job(), tmp_path, stage, version, *arguments, nproc=1)
     assert [event["n"] for event in job.found("loaded", source="disk", note="step 2")] == [2]
     # Of one rank by now.
-    run_python(version, "-c", SAME, WORKLOADS.parent, tmp_path / "converted", tmp_path / "away", step)
+    run_there(version, "-c", SAME, WORKLOADS.parent, tmp_path / "converted", tmp_path / "away", step)
 
 
 KILL = """
@@ -279,15 +336,19 @@ assert left == ["ucp"], left
 
 
 @with_jobs
-def test_killed_at_any_point_one_of_both_is_there(make_job, tmp_path, request):
-    one, other = two_saved(make_job, tmp_path)
+def test_killed_at_any_point_one_of_both_is_there(make_job, tmp_path, copy_two_saved, request):
+    copy_two_saved(make_job, tmp_path)
+    one, other = (tmp_path / name / "global_step2" for name in ("one", "other"))
     rounds = 200 if request.config.option.long else 40
     run_python(OLD, "-c", KILL, request.config.option.seed, one, other, tmp_path / "ucp", rounds)
 
 
 @with_jobs
-def test_a_full_disk_and_bad_files_leave_what_was_there(make_job, tmp_path, small_disk, convert, refused):
-    one, other = two_saved(make_job, tmp_path)
+def test_a_full_disk_and_bad_files_leave_what_was_there(
+    make_job, tmp_path, copy_two_saved, small_disk, convert, refused
+):
+    copy_two_saved(make_job, tmp_path)
+    one, other = (tmp_path / name / "global_step2" for name in ("one", "other"))
     ucp = small_disk.path / "ucp"
     convert(OLD, one, ucp)
     of_one = whole.read(str(ucp))

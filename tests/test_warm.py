@@ -53,26 +53,25 @@ def differences(one, other, path=""):
     return [] if one == other else [f"{path[1:]}: {one} != {other}"]
 
 
-@pytest.fixture(scope="module")
-def torchruns_facts(tmp_path_factory):
-    """What the script finds under torchrun itself."""
-    job = Job(tmp_path_factory.mktemp("torchrun"), "torchrun")
+def facts_under_torchrun(folder):
+    job = Job(folder, "torchrun")
     try:
         return facts_of(job)
     finally:
         job.close()
 
 
-@pytest.mark.parametrize("flag", ["--warm", "--no-warm"])
-def test_script_finds_what_torchrun_gives(job, torchruns_facts, flag):
+def test_script_finds_what_torchrun_gives(make_job, tmp_path):
     """sys.*, __main__, signals, streams, descriptors, limits, threads, environment, process: all as in torchrun."""
-    facts = facts_of(job, flag)
-    for rank in (0, 1):
-        theirs, ours = (simplify(side[rank]["facts"]) for side in (torchruns_facts, facts))
-        assert differences(theirs, ours) == []
-    draws = [event["draws"] for event in facts.values()]
-    assert len(draws[0]) == len(draws[1]) > 0
-    assert all(one != other for one, other in zip(*draws)), "ranks share a random state"
+    torchruns_facts = facts_under_torchrun(tmp_path)
+    for flag in ("--warm", "--no-warm"):
+        facts = facts_of(make_job(), flag)
+        for rank in (0, 1):
+            theirs, ours = (simplify(side[rank]["facts"]) for side in (torchruns_facts, facts))
+            assert differences(theirs, ours) == [], flag
+        draws = [event["draws"] for event in facts.values()]
+        assert len(draws[0]) == len(draws[1]) > 0
+        assert all(one != other for one, other in zip(*draws)), "ranks share a random state"
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +214,7 @@ def test_preload_that_fails(job):
 
 def test_cold_worker_restarts(job):
     """--no-warm keeps no spare and no zygote, and restarts all the same."""
-    node = job.standalone("steps.py", flags=["--no-warm", "--max-restarts=1"])
+    node = job.standalone("light_steps.py", flags=["--no-warm", "--max-restarts=1"])
     job.wait_stepping(life=0, world=2)
     assert zygotes(job) == []
     os.kill(job.pid(rank=1, life=0), signal.SIGKILL)
@@ -226,7 +225,7 @@ def test_cold_worker_restarts(job):
 
 def test_spares_wait_and_end_with_the_job(job):
     """--spares=1 keeps one spare; a restart uses it. When the job ends no spare is left."""
-    node = job.standalone("steps.py", flags=["--spares=1", "--max-restarts=1"])
+    node = job.standalone("light_steps.py", flags=["--spares=1", "--max-restarts=1"])
     job.wait_stepping(life=0, world=2)
     os.kill(job.pid(rank=0, life=0), signal.SIGKILL)
     job.wait_stepping(life=1, world=2)

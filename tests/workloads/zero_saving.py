@@ -2,7 +2,7 @@
 itself, or by DeepSpeed with our checkpoint engine. Says which loss each step has, and what all of the state is.
 
 `A --then B` is one after the other, each with an engine of its own, as two jobs would be: DeepSpeed takes longer to be
-imported than to do what is tested here."""
+imported than to do what is tested here. Later lives play the last one alone."""
 
 import argparse
 import hashlib
@@ -23,8 +23,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--dir", required=True)
 parser.add_argument("--stage", type=int, default=1)
 parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
-parser.add_argument("--save", choices=["ours", "stock", "engine"], default="ours")
-parser.add_argument("--load", choices=["ours", "stock", "engine", "universal", "none"], default="ours")
+parser.add_argument("--save", choices=["ours", "stock", "engine", "dlrover"], default="ours")
+parser.add_argument("--load", choices=["ours", "stock", "engine", "universal", "dlrover", "none"], default="ours")
 parser.add_argument("--steps", type=int, default=6, help="0: until the stop file appears")
 parser.add_argument("--disk-every", type=int, default=0)
 pausing.add_option(parser)
@@ -130,6 +130,9 @@ def train(engine, step):
 def load(engine, ckpt):
     if options.load == "none":
         return {}, 0, None
+    if options.load == "dlrover":
+        path, client_state = ckpt.load_checkpoint(options.dir)
+        return client_state or {}, engine.global_steps, path
     if options.load == "ours":
         client_state, step = ckpt.load()
         return client_state, step, ckpt.source
@@ -139,6 +142,10 @@ def load(engine, ckpt):
 
 def save(engine, ckpt, step):
     client_state = {"note": f"step {step}"}
+    if options.save == "dlrover":
+        ckpt.save_checkpoint(options.dir, client_state=client_state)
+        ckpt.wait_latest_checkpoint()
+        return True, None
     if options.save != "ours":
         engine.save_checkpoint(options.dir, client_state=client_state)
         if step == options.twice_at:
@@ -187,10 +194,14 @@ def play():
     ckpt = None
     if "ours" in (options.save, options.load):
         ckpt = adapter.Checkpointer(engine, options.dir, keep_last=options.keep_last)
+    if "dlrover" in (options.save, options.load):
+        from dlrover.trainer.torch.flash_checkpoint.deepspeed import DeepSpeedCheckpointer
+
+        ckpt = DeepSpeedCheckpointer(engine, options.dir)
     if "engine" in (options.save, options.load):
         engine.checkpoint_engine = adapter.PhalanxCheckpointEngine(engine, options.dir, keep_last=options.keep_last)
     client_state, step, source = load(engine, ckpt)
-    why = ckpt and ckpt.why
+    why = getattr(ckpt, "why", None)
     state = digest(engine) if step else None
     report("loaded", n=step, source=source, state=state, note=client_state.get("note"), why=why)
     if options.again:
@@ -204,7 +215,7 @@ def play():
         report("saved", n=step, kept=kept, why=why)
         if pausing.is_due(step, options.pause_at):
             pausing.wait_to_be_killed()
-    if ckpt is not None:
+    if hasattr(ckpt, "close"):
         ckpt.close()
     report("done", state=digest(engine))
 
@@ -216,7 +227,8 @@ def main():
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    for number, of_act in enumerate(played):
+    first = 0 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else len(played) - 1
+    for number, of_act in list(enumerate(played))[first:]:
         act, options = number, of_act
         play()
         dist.barrier()  # what comes next reads what all have written
