@@ -34,6 +34,7 @@ def restored_by_all(job, life, ranks):
     found = [job.wait_events("restored", life=life, rank=rank)[0] for rank in range(ranks)]
     assert {each["source"] for each in found} == {"memory"}, job.story()
     assert len({each["n"] for each in found}) == 1, found
+    assert len({each["state"] for each in found}) == 1, found
     return found[0]["n"]
 
 

@@ -65,6 +65,7 @@ def test_wrong_job_is_refused(job):
     assert job.id not in stranger.stderr
     job.stop()
     assert first.wait() == 0, job.story()
+    assert sorted(job.lives()) == [0]
 
 
 def test_port_of_somebody_else(job):

@@ -70,6 +70,7 @@ def test_strangers_are_closed(job):
             assert connection.recv(100) == b""
     job.stop()
     assert node.wait() == 0, job.story()
+    assert sorted(job.lives()) == [0]
     log = next(iter(job.folder.glob("state*/*/master.log"))).read_text()
     assert "it is neither an agent nor a client of the store" in log
 

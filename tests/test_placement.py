@@ -167,6 +167,13 @@ def test_shared_cpus_of_this_machine(teller, mode):
     assert teller.cpus() == [CPUS]
 
 
+@two_cpus
+@pytest.mark.parametrize("mode", ["node", "socket", "exclusive", "core-complex"])
+def test_each_of_two_sockets_has_a_worker(teller, sysfs, mode):
+    teller.run(f"--numa-binding={mode}", env={"PHALANX_SYSFS_ROOT": sysfs.root})
+    assert teller.cpus() == [CPUS[:1], CPUS[-1:]]
+
+
 STARTS = {
     "warm": [],
     "cold": ["--no-warm"],

@@ -2,10 +2,11 @@
 
 import os
 import re
+import signal
 import sys
 
 import pytest
-from harness import WORKLOADS, command_path
+from harness import WORKLOADS, command_path, read_proc
 
 dropin = pytest.mark.dropin
 
@@ -101,7 +102,8 @@ def test_workers_by_word(job):
     """--nproc-per-node=cpu starts one worker for each CPU; without flags there is one."""
     node = job.run("--standalone", "--nproc-per-node=cpu", str(WORKLOADS / "tell.py"))
     assert node.wait() == 0, job.story()
-    assert len(told(job, os.cpu_count())) == os.cpu_count()
+    ranks = [(event["rank"], event["env"]["WORLD_SIZE"]) for event in job.found("told")]
+    assert sorted(ranks) == [(rank, str(os.cpu_count())) for rank in range(os.cpu_count())]
 
 
 def test_programs_by_word(job):
@@ -171,6 +173,11 @@ def test_as_a_python_module(job, module):
     node = job.run("--standalone", str(WORKLOADS / "tell.py"), "--exit", "3", env=env, command=command)
     assert node.wait() == 1, job.story()
     assert told(job, 1)[0]["argv"][1:] == ["--exit", "3"]
+    node = job.run("--standalone", str(WORKLOADS / "light_steps.py"), env=env, command=command)
+    job.wait_stepping(life=0, world=1)
+    assert read_proc(node.pid, "comm") == b"phalanx-run\n"
+    node.signal(signal.SIGTERM)
+    assert node.wait() == 143, job.story()
 
 
 def test_foreign_interpreter(job):

@@ -98,6 +98,10 @@ def test_signals_to_handle(job):
     job.wait_events("signal", 2, signal=signal.SIGUSR2)
     node.signal(signal.SIGUSR2)  # the second one ends a job at once
     assert node.wait(20) == 128 + signal.SIGUSR2, job.story()
+    killed = job.standalone("light_steps.py", flags=["--signals-to-handle=SIGUSR2"])
+    job.wait_stepping(life=0, world=2)
+    killed.signal(signal.SIGTERM)
+    assert killed.wait() == -signal.SIGTERM, job.story()
 
 
 def test_one_node_of_a_fixed_job_leaves(job):

@@ -5,6 +5,7 @@ does, to every process of it.
 """
 
 import contextlib
+import json
 import os
 import signal
 
@@ -91,3 +92,5 @@ def test_the_end_of_the_time_limit(job):
     assert node.wait() == 143, job.story()
     assert {event["rank"] for event in job.found("saved")} == {0, 1}
     assert "master has ended" not in node.stderr
+    ended = json.loads(job.phalanx("status", "--json", "--state-dir", job.folder / "state0").stdout)
+    assert (ended["phase"], ended["exit_code"]) == ("finished", 143), ended
