@@ -87,6 +87,24 @@ def test_two_model_checkpoints_of_a_step_have_each_its_own_state(make_job, folde
     assert str(folder / "last.ckpt") in {each.get("last_model_path") for each in last}
 
 
+def test_two_model_checkpoints_of_one_folder_take_no_file_from_each_other(make_job, folder, tmp_path):
+    """The second keeps its newest alone, and the first all. Both would have the same names, as Lightning finds out by
+    looking at what is there."""
+    found = {}
+    for name, own, launcher in (("stock", ["--stock"], "torchrun"), ("ours", [], "phalanx-run")):
+        place = tmp_path / name
+        run(make_job, "flash_lightning.py", place, *own, f"--other={place}", launcher=launcher)
+        paths = place.glob("*.ckpt")
+        found[name] = {path.name: torch.load(path, weights_only=False)["global_step"] for path in paths}
+    assert found["ours"] == found["stock"] and len(found["stock"]) == 5
+
+
+def test_who_averages_weights_loses_no_file(make_job, folder):
+    job = run(make_job, "flash_lightning.py", folder, "--averages", "--steps=8")
+    assert {"epoch=3-step=4.ckpt", "epoch=7-step=8.ckpt"} <= {path.name for path in folder.glob("*.ckpt")}
+    assert "is not stored" not in job.nodes[0].stderr and "copied" not in job.nodes[0].stderr, job.story()
+
+
 def test_what_is_saved_at_the_end_of_a_fit_and_behind_it_is_there_at_once(make_job, folder):
     """ModelCheckpoint saves last.ckpt in its own on_train_end()."""
     arguments = ("--steps=3", "--save-steps=100", f"--save-behind={folder / 'final.ckpt'}")

@@ -22,6 +22,7 @@ parser.add_argument("--die-at", type=int, default=-1, help="in the first life, r
 parser.add_argument("--die-at-start", action="store_true", help="the same before its first step")
 parser.add_argument("--die-publishing", help="rank 0, in the first life, before a file of that name appears")
 parser.add_argument("--other", help="the folder of a second ModelCheckpoint")
+parser.add_argument("--averages", action="store_true", help="weights, of a larger model")
 parser.add_argument("--test", nargs="*", default=[], help="behind fit(): each ckpt_path of test(), or as-it-is")
 parser.add_argument("--save-behind", help="behind fit(): a file that is saved, and is to be there at once")
 parser.add_argument("--restarts-of-rank-1", help="as where another node's torchrun counts them")
@@ -61,7 +62,8 @@ def die_at_file(name):
 class Net(pl.LightningModule):
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 1))
+        width = 200_000 if options.averages else 64
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Dropout(0.5), torch.nn.Linear(width, 1))
 
     def training_step(self, batch, index):
         if FIRST_LIFE and os.environ["RANK"] == "1" and self.trainer.global_step == options.die_at:
@@ -99,6 +101,8 @@ keep = pl.callbacks.ModelCheckpoint(
 callbacks = [keep]
 if options.other:
     callbacks.append(pl.callbacks.ModelCheckpoint(dirpath=options.other, every_n_train_steps=options.save_steps))
+if options.averages:
+    callbacks.append(pl.callbacks.WeightAveraging())
 if not options.stock:
     from phalanx.checkpoint.adapters.lightning import FlashCheckpoint
 

@@ -96,6 +96,8 @@ class Checkpointer:
         self._teller = telling.Teller(self._what_became)
         self._safe_points = safe_point.SafePoints()
         self._storage_wait_s = _STORAGE_WAIT_S
+        # A script that just ends waits until each `on_stored` was called, as close() does: they put files in place.
+        self.waits_at_exit = False
         self._settings = {
             "keep_last": keep_last or 0,
             "keep_every": keep_every or 0,
@@ -143,7 +145,7 @@ class Checkpointer:
             self._connect(fd)
         except Exception:
             self._alone.end()
-            self._alone = None
+            self._alone = self._writer = None  # that of one page may have been made
             raise
         finally:
             os.close(fd)
@@ -243,7 +245,7 @@ class Checkpointer:
         try:
             if self._writer is None:
                 self._begin_alone()
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             return str(error)
         return None
 
@@ -341,8 +343,8 @@ class Checkpointer:
             self._writer.finish()
 
     def finish_telling(self, timeout_s=None):
-        """Waits until each `on_stored` of earlier saves was called, or that long."""
-        self._teller.finish(timeout_s)
+        """Waits until each `on_stored` of earlier saves was called, or that long. Whether they all were."""
+        return self._teller.finish(timeout_s)
 
     def close(self):
         """Waits for the last copy, and until each `on_stored` was called: ten minutes for storage, and as long as those
@@ -354,9 +356,9 @@ class Checkpointer:
             safe_point.hear(0)
             with self._writer.lock:
                 self._close_writers()
-            if self._alone is not None:
-                self._alone.finish(self._storage_wait_s or self._patience_alone_s())
-            self._teller.finish(self._storage_wait_s)
+            is_stored = self._alone is not None and self._alone.finish(self._storage_wait_s or self._patience_alone_s())
+            # Where all is known no question waits; it is not to find the door closed.
+            self._teller.finish(None if is_stored else self._storage_wait_s)
             self._door.close()
             if self._alone is not None:
                 self._alone.end()
@@ -369,7 +371,7 @@ class Checkpointer:
     def _patience_alone_s(self):
         """Of a script that just ends, where no agent goes on storing: as long as storage may take; but not of one that
         has failed, for which the others may never come."""
-        return _FAILED_S if self._has_failed or getattr(sys, "last_value", None) is not None else _STORAGE_WAIT_S
+        return _FAILED_S if self._has_failed or _script_has_failed() else _STORAGE_WAIT_S
 
     def __enter__(self):
         return self
@@ -643,10 +645,15 @@ def _tell_step(handle):
         board.saved_step(handle.step)
 
 
+def _script_has_failed():
+    return getattr(sys, "last_value", None) is not None
+
+
 def _close_all():
     """So that the last save of a script is not lost at its end. Who asks it to stop then does not want to wait."""
     for checkpointer in list(_open):
-        checkpointer._storage_wait_s = 0  # a script that has failed ends so, too
+        if not checkpointer.waits_at_exit or _script_has_failed():
+            checkpointer._storage_wait_s = 0
         with contextlib.suppress(KeyboardInterrupt):
             checkpointer.close()
 

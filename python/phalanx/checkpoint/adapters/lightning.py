@@ -34,9 +34,15 @@ from phalanx.checkpoint.ranks import place
 _WHO = "phalanx.checkpoint.adapters.lightning"
 _BELOW, _IN_MEMORY = "_phalanx", "memory.ckpt"
 _RECORD = "awaited.json"
+_AVERAGING = tuple(
+    getattr(pl.callbacks, name)
+    for name in ("StochasticWeightAveraging", "WeightAveraging", "EMAWeightAveraging")
+    if hasattr(pl.callbacks, name)
+)
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 _KEPT = 2  # below: one more than is needed, so that a newer one does not end what is being put in its place
 _STORED_WAIT_S = 600
+_OF_SLURM = "hpc_ckpt"
 
 
 class FlashCheckpoint(pl.Callback):
@@ -58,7 +64,7 @@ class FlashCheckpoint(pl.Callback):
         self._settings = settings
         self._checkpointer = self._saver = self._restorer = self._place = None
         self._found = None
-        self._is_first_life = self._trains = False
+        self._is_first_life = self._trains = self._swaps_weights = False
         self._saved_step = -1
         self._awaited = self._form = None  # on rank 0
         self.source = None  # of what fit() went on from: "memory", "disk" or None
@@ -77,7 +83,15 @@ class FlashCheckpoint(pl.Callback):
             raise ValueError(f"{_WHO}: Lightning {pl.__version__} has no {missing[0]}(): expected Lightning 2")
         if self._checkpointer is None:
             self._open(trainer)
+        # Who averages weights writes them behind a save without an optimizer, which would have waited for the copy.
+        self._swaps_weights = not pl_module.automatic_optimization or any(
+            isinstance(callback, _AVERAGING) for callback in trainer.callbacks
+        )
         connector.resume_start = functools.partial(self._resume_start, trainer)
+        for callback in trainer.checkpoint_callbacks:
+            stock = getattr(callback, "file_exists", None)
+            if stock is not None and getattr(stock, "func", None) != self._file_exists:
+                callback.file_exists = functools.partial(self._file_exists, stock)
 
     def on_train_start(self, trainer, pl_module):
         """Random numbers as they were: Lightning has none in its files."""
@@ -154,7 +168,9 @@ class FlashCheckpoint(pl.Callback):
         )
         is_first = self._place.rank == 0
         is_whole = "optimizer_states" in checkpoint  # of weights alone no training goes on
-        if not self._trains or not is_plain or not is_whole:
+        # Lightning saves it as Slurm takes the job away: who has asked for it waits for the file.
+        is_last = os.path.basename(path).startswith(_OF_SLURM)
+        if not self._trains or not is_plain or not is_whole or is_last:
             return self._save_as_ever(stock, checkpoint, filepath, storage_options)
         form = _form(checkpoint) if is_first else None
         if self._saved_step == step:
@@ -167,6 +183,14 @@ class FlashCheckpoint(pl.Callback):
             self._awaited.add(step, path)
         self._save(step, checkpoint, os.path.basename(path), Storage.DISK)
         return None
+
+    def _file_exists(self, stock, filepath, trainer):
+        """In place of a ModelCheckpoint's, on all ranks: a path for which a file is on its way is taken. Another
+        callback's file would else be replaced by this one's, and go with it."""
+        if stock(filepath, trainer):
+            return True
+        is_awaited = self._place.rank == 0 and _is_local(filepath) and self._awaited.awaits(os.path.abspath(filepath))
+        return trainer.strategy.broadcast(is_awaited)
 
     def _save_as_ever(self, stock, checkpoint, filepath, storage_options=None):
         """By Lightning, before it returns: what is saved before the training or behind it is read at once."""
@@ -183,7 +207,10 @@ class FlashCheckpoint(pl.Callback):
         is_told = storage is Storage.DISK and self._place.rank == 0
         told = self._awaited.on_stored if is_told else None
         self._saved_step = step
-        return self._saver.save(step, contents, storage, told)
+        handle = self._saver.save(step, contents, storage, told)
+        if self._swaps_weights:
+            self._checkpointer.wait()
+        return handle
 
     def _remove_checkpoint(self, stock, filepath):
         """Not before what takes the file's place is there."""
@@ -261,6 +288,10 @@ class _Awaited:
             self._steps[step]["paths"].append(path)
             self._write()
             return True
+
+    def awaits(self, path):
+        with self._lock:
+            return any(path in each["paths"] for each in self._steps.values())
 
     def drop(self, path):
         """It is written otherwise, or is to go."""

@@ -288,9 +288,12 @@ class Checkpointer:
         self._files.wait()
 
     def wait_stored(self, timeout=None):
-        """Waits until the last save to disk is where it belongs, or will not be."""
+        """Waits until the last save to disk is where it belongs, or will not be. TimeoutError."""
         self._saver.finish(timeout)
-        self._files.finish_telling(timeout)
+        if not self._files.finish_telling(timeout):
+            raise TimeoutError(
+                f"the last save is stored, and after {timeout} s not in its place in {self.directory} yet"
+            )
 
     def steps(self):
         """[StoredStep] of what is stored whole, the one that was stored last first."""

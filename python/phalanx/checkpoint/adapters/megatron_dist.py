@@ -19,6 +19,7 @@ from megatron.core.dist_checkpointing.strategies import torch as strategies
 
 from phalanx.checkpoint import dcp
 from phalanx.checkpoint.adapters import captured, megatron_layout, published
+from phalanx.checkpoint.handle import SaveHandle
 
 COMMON, CONFIG = "common.pt", "metadata.json"
 _METADATA = ".metadata"
@@ -99,7 +100,10 @@ class Files(dcp.Checkpointer):
 
     def save(self, step, state, storage, on_stored=None):
         """A SaveHandle, when all of this rank is copied. What is in the way costs the save."""
-        writer = self.get_storage_writer(step, storage, waits=False)
+        try:
+            writer = self.get_storage_writer(step, storage, waits=False)
+        except RuntimeError as error:
+            return self._not_begun(step, storage, str(error), on_stored)
         planner = strategies.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
         try:
             stock.save(state, storage_writer=writer, planner=planner)
@@ -109,6 +113,16 @@ class Files(dcp.Checkpointer):
         if on_stored is not None:
             self._teller.tell(writer.handle, on_stored)
         return writer.handle
+
+    def _not_begun(self, step, storage, why, on_stored):
+        """The handle of a save for which the ranks do not come together."""
+        self._must_be_open()
+        handle = SaveHandle(self, step, storage)
+        handle.is_over = True
+        handle.explain(why)
+        if on_stored is not None:
+            self._teller.tell(handle, on_stored)
+        return handle
 
 
 # --- restoring

@@ -38,6 +38,7 @@ class Folders:
         self._mark, self._archive_every = mark, archive_every
         self._digits, self._is_nested = digits, is_nested
         self._name = re.compile(re.escape(prefix) + r"(\d+)\Z")
+        checkpointer.waits_at_exit = True  # what is stored last has its folder before the script ends
 
     def path(self, step):
         return os.path.join(self._parent, f"{self._prefix}{step:0{self._digits}d}")

@@ -27,6 +27,7 @@ NOT_TO_MEMORY = (
     "phalanx/_bootstrap of that one"
 )
 _BEHIND = "it is stored, but "
+_THREADS_WAIT_S = 5  # a thread may wait for a rank that has died
 _SETTLED_MAX = 1024  # whose outcome is known, and remembered for who asks late
 
 
@@ -111,6 +112,12 @@ class Alone:
         with contextlib.suppress(OSError):
             self._theirs.shutdown(socket.SHUT_RDWR)  # forked children may have the other end, too
         self._host.end()
+        # While the interpreter is whole: gloo's threads drop what they have exchanged, and take its lock for that.
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_THREADS_WAIT_S)
+        self._group = None
+        self._saves.clear()
 
     # --- the first thread
 

@@ -38,10 +38,12 @@ class Teller:
                 self._thread.start()
 
     def finish(self, timeout_s=None):
-        """Waits until all are told, or that long."""
+        """Waits until all are told, or that long. Whether they are."""
         thread = self._thread
-        if thread not in (None, threading.current_thread()):
-            thread.join(timeout_s)
+        if thread in (None, threading.current_thread()):
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
 
     def _run(self):
         while True:
