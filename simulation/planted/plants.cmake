@@ -289,8 +289,26 @@ phx_plant(NAME windows-forgotten FILE master/rules/pace.cc SEEDS 1000
 
 phx_plant(NAME elected-by-half FILE master/core/election.cc SEEDS 50 SUCCESSION
   WHAT "half of the nodes that trained last elect a master"
-  FIND [==[return has_host && Count().AreMost();]==]
-  PUT [==[return has_host && (PLANTED ? Count().MayDecide() : Count().AreMost());]==])
+  FIND [==[    return has_host && Count().AreMost();
+  }
+
+  Electorate Count() const {
+    std::vector<const v1::Hello*> hellos;
+    for (const auto& [session, early] : c_.early) hellos.push_back(&early.message.hello());
+    Electorate all = ElectorateOf(hellos);
+    // Who has come may have gone since, unheard, to the master before: until a round is confirmed more than half of the
+    // last one are needed, for that master may go on with the other half.
+    all.strict = true;]==]
+  PUT [==[    return has_host && (PLANTED ? Count().confirmed.MayDecide() : Count().AreMost());
+  }
+
+  Electorate Count() const {
+    std::vector<const v1::Hello*> hellos;
+    for (const auto& [session, early] : c_.early) hellos.push_back(&early.message.hello());
+    Electorate all = ElectorateOf(hellos);
+    // Who has come may have gone since, unheard, to the master before: until a round is confirmed more than half of the
+    // last one are needed, for that master may go on with the other half.
+    all.strict = !PLANTED;]==])
 
 phx_plant(NAME ended-at-any-time FILE master/core/election.cc SEEDS 1400 SUCCESSION
   WHAT "a node that is found to have ended late does not count, and had voted"

@@ -398,6 +398,7 @@ class Stepper {
   void OnSuccessors(const v1::Successors& successors) {
     MasterSearch& search = s_.search;
     search.successors = successors;
+    search.term = std::max(search.term, successors.term());  // that master's own may have become a later one
     v1::World& confirmed = search.confirmed.emplace();
     confirmed.set_term(successors.term());
     confirmed.set_epoch(successors.epoch());
@@ -538,6 +539,7 @@ class Stepper {
     if (s_.leave_at != kNever) return EndLeaving(round.reason());
     if (s_.phase == Phase::kLeaving) return;
     s_.seen_epoch = round.epoch();
+    s_.search.term = std::max(s_.search.term, round.term());
     v1::World& world = s_.search.world.emplace();
     world.set_term(round.term());
     world.set_epoch(round.epoch());

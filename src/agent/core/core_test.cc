@@ -278,6 +278,22 @@ TEST_F(AgentCore, TheNewestRoundReplacesOneThatStillWaits) {
   EXPECT_EQ(All<StartWorker>()[0].round.epoch(), 3u);
 }
 
+// It may have become a later one for a node that had seen another: those that it had welcomed before hear of it so.
+TEST_F(AgentCore, TheTermOfItsMasterIsTheLargestThatItTells) {
+  Attach();
+  v1::MasterMessage round = Round(1);
+  round.mutable_start_round()->set_term(2);
+  On(FromMaster{round});
+  EXPECT_EQ(state_.search.term, 2U);
+  v1::MasterMessage told;
+  told.mutable_successors()->set_term(4);
+  On(FromMaster{told});
+  EXPECT_EQ(state_.search.term, 4U);
+  told.mutable_successors()->set_term(3);
+  On(FromMaster{told});
+  EXPECT_EQ(state_.search.term, 4U);
+}
+
 TEST_F(AgentCore, AnOldRoundIsNotBegun) {
   Attach();
   RunRound(3);

@@ -153,6 +153,7 @@ void TakeUpJob(Turn& turn) {
     job.round->broken.insert(job.round->broken.end(), leaving.begin(), leaving.end());
     leaving.clear();
   }
+  BewareStill(job, turn.now);
   ++job.incarnation;
   turn.RememberFirst(Remember::When::kBefore);
   job.resumed = true;

@@ -115,11 +115,13 @@ class Election {
     std::vector<const v1::Hello*> hellos;
     for (const auto& [session, early] : c_.early) hellos.push_back(&early.message.hello());
     Electorate all = ElectorateOf(hellos);
+    // Who has come may have gone since, unheard, to the master before: until a round is confirmed more than half of the
+    // last one are needed, for that master may go on with the other half.
+    all.strict = true;
     if (!c_.before || !c_.agent_is_gone) return all;
     // It had not been with another one while it lived. Of a round that had gone on without it, it is no member.
     if (IsWithHost(RankOf(all.confirmed))) BuryHost(all.confirmed);
     if (all.told.nodes() > 0 && IsWithHost(RankOf(all.told))) BuryHost(all.told);
-    all.strict = true;
     return all;
   }
 

@@ -74,6 +74,32 @@ TEST_F(ElectionTest, MoreThanHalfOfTheLastRoundElect) {
   EXPECT_TRUE(IsElected());
 }
 
+// One of three voices may be gone, unheard, to the master before: that one has half of the round then, too.
+TEST_F(ElectionTest, HalfOfTheLastRoundMayNotGoOnAloneYet) {
+  const uint64_t a = job_.Attach(Member("a", 4));
+  const uint64_t b = job_.Attach(Member("b", 4));
+  const uint64_t c = job_.Attach(Member("c", 4));
+  LetItBeLost();
+  ASSERT_TRUE(IsElected());
+  EXPECT_FALSE(MayDecide(job_.state, {a, b}));
+  EXPECT_TRUE(MayDecide(job_.state, {a, b, c}));
+}
+
+// Its machines may never come back. Another process of the master waits no longer than the first.
+TEST(Beware, AnotherProcessWaitsAnewAndForgetsThen) {
+  JobState job;
+  job.at_endpoint = true;
+  BewareStill(job, 5'000);
+  EXPECT_EQ(job.beware_until, kNever) << "there was no earlier life";
+  job.voters.confirmed = Voters(1, 1, 3);
+  BewareStill(job, 5'000);
+  EXPECT_EQ(job.beware_until, 5'000 + kBewareMs);
+  job.beware_until = kNever;
+  job.last_round.emplace();
+  BewareStill(job, 5'000);
+  EXPECT_EQ(job.beware_until, kNever) << "they are of a round of its own";
+}
+
 TEST_F(ElectionTest, NobodyIsElectedWhileTheMasterBeforeMayBeStartedAgain) {
   for (const char* name : {"a", "b", "c"}) job_.Attach(Member(name, 4));
   job_.now += kProbeEveryMs;

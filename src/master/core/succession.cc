@@ -120,12 +120,18 @@ void BewareOf(JobState& job, const JobState& before, Instant now) {
   job.beware_until = now + kBewareMs;
 }
 
+void BewareStill(JobState& job, Instant now) {
+  const bool begun = job.round || job.last_round;
+  if (job.at_endpoint && !begun && job.voters.confirmed.nodes() > 0) job.beware_until = now + kBewareMs;
+}
+
 void ForgetVoters(Turn& turn) {
   JobState& job = turn.job;
   if (turn.now < job.beware_until) return;
   job.beware_until = kNever;
   if (job.round || job.last_round) return;  // of its own by now
   job.voters = Electorate();
+  turn.remember = true;
 }
 
 void Confirm(Turn& turn, Slot& slot) {

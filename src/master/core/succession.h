@@ -31,6 +31,8 @@ Voters VotersOf(const Round& round);
 // nodes may have gone on under another master, and are waited for so long.
 constexpr int64_t kBewareMs = 60'000;
 void BewareOf(JobState& job, const JobState& before, Instant now);
+// Another process goes on with such a job, in which nothing has begun yet: the wait begins anew, and ends.
+void BewareStill(JobState& job, Instant now);
 
 void ForgetVoters(Turn& turn);
 

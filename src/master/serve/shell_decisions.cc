@@ -11,9 +11,10 @@ Instant EndsAt(const Attendance& attendance, const JobState& job, std::optional<
     return attendance.open_streams > 0 ? job.candidacy->over_at + kOverMs : attendance.empty_since;
   }
   if (attendance.open_streams > 0) return kNever;
+  if (job.moved_to) return attendance.empty_since;  // nobody tells any more where the job is: the place is free
   if (job.candidacy && attendance.any_agent) return attendance.empty_since;  // its own node has gone
   // Of a job that is over the members that are away shall hear its end.
-  if (job.phase == Phase::kFinished && !job.moved_to) return job.back_by == kNever ? attendance.empty_since : kNever;
+  if (job.phase == Phase::kFinished) return job.back_by == kNever ? attendance.empty_since : kNever;
   if (!linger_ms) return kNever;
   return attendance.empty_since + (attendance.any_agent ? *linger_ms : kFirstAgentMs);
 }

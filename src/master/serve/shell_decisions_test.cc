@@ -42,6 +42,17 @@ TEST(EndsAt, IsWhenNobodyIsLeftWhoNeedsTheMaster) {
   }
 }
 
+// The next job of that place would be told where the last one has been.
+TEST(EndsAt, OfOneThatHasSteppedAsideIsWhenNobodySendsThereAnyMore) {
+  JobState job;
+  job.moved_to.emplace();
+  for (const Phase phase : {Phase::kRunning, Phase::kFinished}) {
+    job.phase = phase;
+    EXPECT_EQ(EndsAt({1, true, 5'000}, job, 10'000), kNever);
+    EXPECT_EQ(EndsAt({0, true, 5'000}, job, 10'000), 5'000);
+  }
+}
+
 TEST(StreamDeadlines, NamesEachStreamWhenItsTimeIsOver) {
   StreamDeadlines deadlines;
   std::set<uint64_t> open = {1, 2, 3};
