@@ -24,7 +24,7 @@
 static const struct {
   const char *name;
   int number;
-} errors[] = {{"EIO", EIO},     {"ENOSPC", ENOSPC}, {"EROFS", EROFS},           {"EINTR", EINTR},
+} errors[] = {{"EIO", EIO},     {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EROFS", EROFS},           {"EINTR", EINTR},
               {"EINVAL", EINVAL}, {"ESTALE", ESTALE}, {"EOPNOTSUPP", EOPNOTSUPP}};
 
 static const char *folder;

@@ -19,7 +19,12 @@ from harness import ROOT
 
 PROGRAM = ROOT / "build" / "release" / "dynamic" / "phalanx-checkpoint-persist"  # a preloaded library can reach it
 BYTES = (8 << 20) + 4096  # three writes
-REASONS = {"EIO": "Input/output error", "ENOSPC": "No space left on device", "EROFS": "Read-only file system"}
+REASONS = {
+    "EIO": "Input/output error",
+    "ENOSPC": "No space left on device",
+    "EDQUOT": "Disk quota exceeded",
+    "EROFS": "Read-only file system",
+}
 CALLS = ("open", "write", "pwrite", "fsync", "rename", "ftruncate", "fallocate", "mkdir", "unlink", "rmdir")
 MAY_FAIL = {"open", "rename", "mkdir", "unlink", "rmdir"}  # where it costs nothing; the others always cost something
 
@@ -148,7 +153,7 @@ def test_a_call_that_fails(fresh, call, what):
     nothing: of a leftover that cannot be removed, a file that cannot be written over, an old step that cannot be read
     and stays therefore; a full disk where what was kept to be written over makes room."""
     told = 0
-    makes_room = (call, what) == ("fallocate", "ENOSPC")
+    makes_room = call in ("fallocate", "ftruncate", "write", "pwrite") and what in ("ENOSPC", "EDQUOT")
     for disk, before, result in faults(fresh, call, what):
         check(disk, before, result)
         if result.returncode != 0:

@@ -183,6 +183,12 @@ std::string NodeCheckpoints::OnOpen(int local_rank, const std::string& name, con
     kept.archive = dir.options->archive;
     kept.archive_every = dir.options->archive_every;
   }
+  if (!first) {  // nor how many steps are to stay
+    if (kept.keep_last == 0) kept.keep_last = dir.options->keep_last;
+    if (kept.keep_every == 0) kept.keep_every = dir.options->keep_every;
+    kept.at_breakpoint |= dir.options->at_breakpoint;
+    kept.trackers = dir.options->trackers;
+  }
   const bool is_told = !first && HaveSameArchive(*dir.options, kept);
   if (!first && !is_told && !dir.options->archive.empty()) {
     return fmt::format("its archive is {}, each {}. step, by a rank of this node, and is now {}, each {}.",
@@ -208,6 +214,9 @@ void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool mai
   Dir& dir = found->second;
   dir.saving.insert(local_rank);
   key.epoch = epoch_;
+  if (const auto lost = dir.lost.find(key); lost != dir.lost.end() && lost->second.dropped) {
+    return Do(MarkDropped{name, key});  // while this image was being written
+  }
   if (dir.committed && key <= *dir.committed && !store) return;
   Save& save = dir.saves[key];
   save.pages.insert(main ? kMainPage : local_rank);

@@ -115,6 +115,33 @@ TEST_F(NodeCheckpointsTest, TheMasterHearsOfASaveWhenAllImagesAreSealed) {
   EXPECT_EQ(sealed[0].epoch(), 1U);
 }
 
+// A rank has skipped the save at once, and another takes its time: its slot would be held for ever.
+TEST_F(NodeCheckpointsTest, WhatIsSealedBehindItsDropIsDroppedToo) {
+  Open();
+  node_.OnSkipped(1, kDir, {0, 10}, "no slot is free");
+  v1::CheckpointOrder order = Order(10);
+  order.mutable_dropped();
+  node_.OnOrder(order);
+  node_.Take();
+  node_.OnSealed(0, kDir, false, {0, 10}, false);
+  EXPECT_EQ(TakeAll<MarkDropped>().size(), 1U);
+}
+
+TEST_F(NodeCheckpointsTest, WhoOnlyLooksChangesNoRetention) {
+  CheckpointOptions options;
+  options.form = kFullForm;
+  options.keep_last = 3;
+  options.keep_every = 1'000;
+  options.trackers = {"latest"};
+  ASSERT_EQ(node_.OnOpen(0, kDir, options), "");
+  CheckpointOptions looker;
+  looker.form = kFullForm;
+  ASSERT_EQ(node_.OnOpen(0, kDir, looker), "");
+  EXPECT_EQ(node_.OptionsOf(kDir).keep_last, 3);
+  EXPECT_EQ(node_.OptionsOf(kDir).keep_every, 1'000);
+  EXPECT_EQ(node_.OptionsOf(kDir).trackers, options.trackers);
+}
+
 TEST_F(NodeCheckpointsTest, WithDdpTheSharedImageCountsToo) {
   Open(kDdpForm);
   SealAll(10);

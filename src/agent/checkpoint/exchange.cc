@@ -58,8 +58,9 @@ std::optional<ckpt::ByteRanges> PartsOf(const ImageParts& parts, int32_t rank) {
 
 ckpt::LentImages ToLend(const std::vector<ReadImage>& images) {
   ckpt::LentImages lent;
-  for (const auto& [image, wrong] : images) {
-    if (!wrong.empty()) continue;
+  for (const ReadImage& read : images) {
+    const checkpoint::MemoryImage& image = read.image;
+    if (!read.wrong.empty()) continue;
     const ckpt::ImageName name = {image.dir, KeyOf(image.image), static_cast<int32_t>(RankOf(image))};
     // Of a step that was saved twice the same one as ranks here are given (NodePages::Images).
     const ckpt::LentImage as = {image.path, image.image.bytes, image.image.crc32};

@@ -413,7 +413,10 @@ void CheckpointKeeper::Scan() {
     LookedAt looked{read, {}, {}};
     for (auto next = NextToRead(images, read, all_of); !next.empty();
          next = NextToRead(images, looked.images, all_of)) {
-      for (const ckpt::MemoryImage& image : next) looked.images.push_back({image, ckpt::CheckMemoryImage(image)});
+      for (const ckpt::MemoryImage& image : next) {
+        ckpt::ImageFault fault = ckpt::CheckMemoryImage(image);
+        looked.images.push_back({image, std::move(fault.why), fault.is_damage});
+      }
     }
     looked.unread = UnreadOf(images, looked.images);
     if (lends) looked.lent = ToLend(looked.images);
@@ -425,8 +428,8 @@ void CheckpointKeeper::Scan() {
 void CheckpointKeeper::OnScanned(uint64_t epoch, const LookedAt& looked) {
   if (epoch != scan_epoch_) return;
   for (size_t i = read_.size(); i < looked.images.size(); ++i) {
-    const auto& [image, wrong] = looked.images[i];
-    if (wrong.empty() || !memory_->GiveUp(image)) continue;
+    const auto& [image, wrong, is_damaged] = looked.images[i];
+    if (wrong.empty() || (is_damaged && !memory_->GiveUp(image))) continue;
     links_.say(fmt::format("checkpoint memory is passed over: {}", wrong));
   }
   read_ = looked.images;

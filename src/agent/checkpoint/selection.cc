@@ -86,8 +86,9 @@ FileNeed NeedOf(const ckpt::MemoryImage& image) {
 
 std::vector<HeldPage> HeldPages(const std::vector<ReadImage>& images, const std::set<std::string>& unread) {
   std::vector<HeldPage> pages;
-  for (const auto& [image, wrong] : images) {
-    if (!wrong.empty()) continue;
+  for (const ReadImage& read : images) {
+    const checkpoint::MemoryImage& image = read.image;
+    if (!read.wrong.empty()) continue;
     HeldPage& page = pages.emplace_back();
     page.dir = image.dir;
     page.form = image.image.form;

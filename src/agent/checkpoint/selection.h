@@ -24,7 +24,8 @@ namespace phalanx::agent {
 // An image of which every byte was read.
 struct ReadImage {
   checkpoint::MemoryImage image;
-  std::string wrong;  // why it is not what was sealed; empty: it is
+  std::string wrong;        // why it is not what was sealed; empty: it is
+  bool is_damaged = false;  // it will not be at another look, either
 };
 
 // Which images are to be read next, of all that memory holds and those that were read. Of each directory that is the

@@ -64,7 +64,8 @@ Status Reserve(const WriteJob& job, const Draft& draft) {
     if (errno == EOPNOTSUPP || errno == ENOSYS) return absl::OkStatus();
     if (errno == EINTR) continue;
     const int error = errno;
-    if (error != ENOSPC || made_room || !RemoveRecycled(job.dir).ok()) {
+    const bool is_full = error == ENOSPC || error == EDQUOT;
+    if (!is_full || made_room || !RemoveRecycled(job.dir).ok()) {
       return CallFailed(draft.path(), "fallocate", error);
     }
     made_room = true;
@@ -82,14 +83,19 @@ StatusOr<Shard> WriteShard(const WriteJob& job) {
   PHX_RETURN_IF_ERROR(MakeStepFolder(job.dir, folder));
   PHX_ASSIGN_OR_RETURN(Draft draft, MakeShardDraft(job.dir, job.step_name, job.file, job.bytes));
   PHX_RETURN_IF_ERROR(Reserve(job, draft));
-  const StatusOr<uint32_t> crc = WriteBulk({.fd = draft.fd(),
-                                            .path = draft.path(),
-                                            .source_fd = source.get(),
-                                            .source = job.source,
-                                            .source_offset = job.offset,
-                                            .bytes = job.bytes,
-                                            .direct = job.direct,
-                                            .ring = job.ring});
+  const auto write = [&] {
+    return WriteBulk({.fd = draft.fd(),
+                      .path = draft.path(),
+                      .source_fd = source.get(),
+                      .source = job.source,
+                      .source_offset = job.offset,
+                      .bytes = job.bytes,
+                      .direct = job.direct,
+                      .ring = job.ring});
+  };
+  StatusOr<uint32_t> crc = write();
+  // Of a file system that cannot reserve.
+  if (absl::IsResourceExhausted(crc.status()) && RemoveRecycled(job.dir).ok()) crc = write();
   if (!crc.ok()) return crc.status();
   if (*crc != job.crc32) {
     return absl::DataLossError(

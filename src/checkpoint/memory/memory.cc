@@ -73,6 +73,23 @@ Status MakeOwnFolder(const std::string& path) {
 
 std::string MarkFrom(const struct stat& info) { return fmt::format("{}:{}", info.st_dev, info.st_ino); }
 
+// A file system that is mounted again may have another device number: NFS, FUSE and btrfs are given one each time.
+bool IsAnother(const std::string& mark, const struct stat& info) {
+  return !mark.empty() && mark.substr(mark.find(':') + 1) != fmt::format("{}", info.st_ino);
+}
+
+// What is left of its path is of the file system that it was in: else that is not mounted.
+bool IsDeleted(const DirectoryMark& known) {
+  if (known.mark.empty()) return false;
+  fs::path left = fs::path(known.dir).parent_path();
+  struct stat info {};
+  while (stat(left.c_str(), &info) != 0) {
+    if (errno != ENOENT || left == left.parent_path()) return false;
+    left = left.parent_path();
+  }
+  return known.mark.substr(0, known.mark.find(':')) == fmt::format("{}", info.st_dev);
+}
+
 std::optional<uint64_t> NumberBehindLastDot(const std::string& name) {
   const size_t dot = name.rfind('.');
   if (dot == std::string::npos || dot + 1 == name.size() || name.size() - dot > 19) return std::nullopt;
@@ -146,19 +163,20 @@ std::set<std::string> GoneOf(const std::vector<DirectoryMark>& marks) {
   for (const DirectoryMark& known : marks) {
     struct stat info {};
     const bool there = stat(known.dir.c_str(), &info) == 0;
-    const bool other = there ? !known.mark.empty() && MarkFrom(info) != known.mark : errno == ENOENT;
-    if (other) gone.insert(known.dir);
+    if (there ? IsAnother(known.mark, info) : errno == ENOENT && IsDeleted(known)) gone.insert(known.dir);
   }
   return gone;
 }
 
-std::string CheckMemoryImage(const MemoryImage& image) {
+ImageFault CheckMemoryImage(const MemoryImage& image) {
+  // Too few descriptors, or too little memory, are this process's trouble.
+  const auto fault = [](const Status& why) { return ImageFault{Message(why), !absl::IsResourceExhausted(why)}; };
   const StatusOr<Fd> file = OpenOwn(image.path, O_RDONLY);
-  if (!file.ok()) return Message(file.status());
+  if (!file.ok()) return fault(file.status());
   const StatusOr<uint32_t> crc = FileCrc(file->get(), image.path, image.image.bytes, CrewSize());
-  if (!crc.ok()) return Message(crc.status());
-  if (*crc == image.image.crc32) return "";
-  return fmt::format("{} has CRC {:08x}, and {:08x} was sealed", image.path, *crc, image.image.crc32);
+  if (!crc.ok()) return fault(crc.status());
+  if (*crc == image.image.crc32) return {};
+  return {fmt::format("{} has CRC {:08x}, and {:08x} was sealed", image.path, *crc, image.image.crc32), true};
 }
 
 // --- a node's memory ----------------------------------------------------------------------------------------------

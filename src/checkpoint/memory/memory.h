@@ -32,11 +32,18 @@ struct DirectoryMark {
 };
 // Block for as long as the file system of the directory takes, which may be for ever.
 DirectoryMark MarkOf(const std::string& dir);
-// Those that are gone, or others by now. What cannot be looked at counts as it was.
+// Those that are gone, or others by now. What cannot be looked at counts as it was, as does what may lie in a file
+// system that is not mounted, or was mounted again.
 std::set<std::string> GoneOf(const std::vector<DirectoryMark>& marks);
 
-// Blocks: reads every byte. Why the file is not what its control page says; empty: it is.
-std::string CheckMemoryImage(const MemoryImage& image);
+// Why the file of an image is not what its control page says; empty: it is. `is_damage`: it will not be at another
+// look, either; else it could not be read for now.
+struct ImageFault {
+  std::string why;
+  bool is_damage = false;
+};
+// Blocks: reads every byte.
+ImageFault CheckMemoryImage(const MemoryImage& image);
 
 class NodeMemory {
  public:

@@ -155,7 +155,7 @@ TEST_F(MemoryTest, TheNextAgentTakesUpWhatIsThere) {
   EXPECT_EQ(images[0].image.step, 10);
   EXPECT_EQ(images[0].dir, dir_);
   EXPECT_TRUE(images[0].committed);
-  EXPECT_EQ(CheckMemoryImage(images[0]), "");
+  EXPECT_EQ(CheckMemoryImage(images[0]).why, "");
 }
 
 TEST_F(MemoryTest, WhatCannotBeOpenedForNowIsNotThrownAway) {
@@ -182,7 +182,7 @@ TEST_F(MemoryTest, AnImageThatWasTouchedIsFound) {
   Prepare();
   const int slot = Save(10);
   std::ofstream(PathOf(slot), std::ios::in | std::ios::out | std::ios::binary) << "X";
-  EXPECT_THAT(CheckMemoryImage(memory_->Images().at(0)), HasSubstr("CRC"));
+  EXPECT_THAT(CheckMemoryImage(memory_->Images().at(0)).why, HasSubstr("CRC"));
 }
 
 TEST_F(MemoryTest, WhatWasGivenUpIsNoneAnyMore) {
@@ -389,12 +389,88 @@ TEST_F(MemoryTest, AnotherSizeKeepsTheNewestCommittedImageUntilThereIsANewerOne)
   memory_->Commit(dir_, {1, 10});
   Prepare(3, 2 * kBytes);
   ASSERT_THAT(memory_->Images(), SizeIs(1));
-  EXPECT_EQ(CheckMemoryImage(memory_->Images().at(0)), "");
+  EXPECT_EQ(CheckMemoryImage(memory_->Images().at(0)).why, "");
   Save(20);
   memory_->Commit(dir_, {1, 20});
   const auto plans = memory_->Replacements();
   ASSERT_THAT(plans, SizeIs(1));
   EXPECT_EQ(plans[0].files.at(0).bytes, 2 * kBytes);
+}
+
+TEST_F(MemoryTest, AnotherSizeTakesNoFileFromAnImageThatMayBeCommittedYet) {
+  memory_->SetLiveEpoch(1);
+  Prepare(2);
+  Save(10);
+  memory_->Commit(dir_, {1, 10});
+  Save(20);
+  Prepare(2, 2 * kBytes);
+  EXPECT_THAT(memory_->Images(), SizeIs(2)) << "it is sealed, and its commit on its way";
+  memory_->Commit(dir_, {1, 20});
+  EXPECT_THAT(memory_->Replacements(), SizeIs(1));
+}
+
+// Files are made while saves go on.
+TEST_F(MemoryTest, WhatIsCommittedWhileFilesAreMadeKeepsItsOwn) {
+  Prepare(2);
+  const auto plan = memory_->Plan(dir_, "0", 2 * kBytes, 2, 0);
+  ASSERT_TRUE(plan.ok());
+  ASSERT_TRUE(MakeSlotFiles(plan->files).ok());
+  Save(10);
+  memory_->Commit(dir_, {1, 10});
+  memory_->Install(*plan);
+  ASSERT_THAT(memory_->Images(), SizeIs(1));
+  EXPECT_EQ(CheckMemoryImage(memory_->Images().at(0)).why, "");
+}
+
+TEST_F(MemoryTest, AnotherSizeTakesNoFileFromAnImageThatIsRead) {
+  Prepare();
+  Save(10);
+  memory_->Commit(dir_, {1, 10});
+  ASSERT_TRUE(memory_->Hold(memory_->Images().at(0)));
+  Save(20);
+  memory_->Commit(dir_, {1, 20});
+  Prepare(3, 2 * kBytes);
+  EXPECT_THAT(memory_->Images(dir_, {1, 10}), SizeIs(1));
+}
+
+TEST_F(MemoryTest, FewerSlotsAreNotFewerThanWhatIsHeldThere) {
+  Prepare();
+  Save(10);
+  Save(20);
+  const int slot = Save(30);
+  memory_->Commit(dir_, {1, 30});
+  ASSERT_EQ(slot, 2);
+  Prepare(2);
+  EXPECT_THAT(memory_->Images(dir_, {1, 30}), SizeIs(1));
+}
+
+// This process has too few descriptors: the image is as good as ever.
+TEST_F(MemoryTest, AnImageThatCannotBeReadForNowIsNotDamaged) {
+  Prepare();
+  Save(10);
+  const MemoryImage image = memory_->Images().at(0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const ImageFault fault = CheckMemoryImage(image);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(fault.why, HasSubstr("Too many open files"));
+  EXPECT_FALSE(fault.is_damage);
+  std::ofstream(image.path, std::ios::in | std::ios::out | std::ios::binary) << "X";
+  EXPECT_TRUE(CheckMemoryImage(image).is_damage);
+}
+
+// Another device number is that of a file system that was mounted again, and where nothing is one that is not mounted.
+TEST_F(MemoryTest, MemoryOfADirectoryWhoseFileSystemMayNotBeMountedStays) {
+  Prepare();
+  const std::string mark = MarkOf(dir_).mark;
+  memory_->SetMark({dir_, "1" + mark});
+  Save(10);
+  OpenAgain();
+  EXPECT_THAT(GoneOf(memory_->TakenUp()), SizeIs(0));
+  fs::remove_all(dir_);
+  EXPECT_THAT(GoneOf(memory_->TakenUp()), SizeIs(0));
 }
 
 TEST_F(MemoryTest, MemoryOfADirectoryThatIsAnotherByNowIsFoundOut) {

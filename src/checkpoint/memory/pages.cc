@@ -109,6 +109,16 @@ SlotFile NodePages::NewFile(Page& page, int slot, uint64_t bytes) {
   return {slot, number, page.SlotPath(slot, number), bytes};
 }
 
+// Its image is what a restore begins with, is being read, or may be committed yet.
+bool NodePages::MustStay(const Page& page, const ControlPage& now, int slot) const {
+  if (slot >= static_cast<int>(now.slots.size()) || now.slots[static_cast<size_t>(slot)].file_number == 0) return false;
+  const int newest = NewestCommitted(now);
+  if (slot == newest || page.readers.contains(slot)) return true;
+  const Slot& found = now.slots[static_cast<size_t>(slot)];
+  const bool may_count = HasImage(page, found, slot) && !found.is_committed() && found.image.epoch == live_epoch_;
+  return may_count && (newest < 0 || KeyOf(now.slots[static_cast<size_t>(newest)].image) < KeyOf(found.image));
+}
+
 StatusOr<SlotPlan> NodePages::Plan(const std::string& dir, const std::string& name, const SlotsWanted& wanted,
                                    uint64_t free_bytes,
                                    const std::function<uint64_t(const std::string& path)>& bytes_of) {
@@ -116,15 +126,18 @@ StatusOr<SlotPlan> NodePages::Plan(const std::string& dir, const std::string& na
   if (page == nullptr) return absl::NotFoundError(fmt::format("{} has not been opened", dir));
   const ControlPage now = page->Parse();
   SlotPlan plan{dir, name, wanted.bytes, 0, {}, ""};
-  const int newest = NewestCommitted(now);
   uint64_t taken = 0;
   uint64_t total = 0;
-  for (int slot = 0; slot < wanted.slots; ++slot) {
+  int slots = wanted.slots;
+  for (int slot = slots; slot < static_cast<int>(now.slots.size()); ++slot) {
+    if (MustStay(*page, now, slot)) slots = slot + 1;  // of a Checkpointer that had more of them
+  }
+  for (int slot = 0; slot < slots; ++slot) {
     const bool there =
         slot < static_cast<int>(now.slots.size()) && now.slots[static_cast<size_t>(slot)].file_number != 0;
     const uint64_t number = there ? now.slots[static_cast<size_t>(slot)].file_number : 0;
     const bool fits = there && bytes_of(page->SlotPath(slot, number)) == wanted.bytes;
-    const bool stays = fits || slot == newest || page->replacing.contains(slot);
+    const bool stays = fits || MustStay(*page, now, slot) || page->replacing.contains(slot);
     const uint64_t more = stays ? 0 : wanted.bytes;
     const std::string limit =
         taken + more > free_bytes
@@ -165,7 +178,14 @@ std::vector<std::string> NodePages::Install(const SlotPlan& plan) {
   std::vector<uint64_t> numbers;
   for (const Slot& slot : before.slots) numbers.push_back(slot.file_number);
   numbers.resize(static_cast<size_t>(plan.slots));
-  for (const SlotFile& file : plan.files) numbers[static_cast<size_t>(file.slot)] = file.number;
+  for (const SlotFile& file : plan.files) {
+    if (MustStay(*page, before, file.slot)) {  // by now: files are made while saves go on
+      unnamed.push_back(file.path);
+      page->replaced_next.insert(file.slot);
+    } else {
+      numbers[static_cast<size_t>(file.slot)] = file.number;
+    }
+  }
   page->control().SetSlots(static_cast<uint32_t>(numbers.size()), plan.bytes, numbers.data());
   for (size_t slot = 0; slot < before.slots.size(); ++slot) {
     const uint64_t old = before.slots[slot].file_number;
@@ -238,8 +258,9 @@ void NodePages::Commit(const std::string& dir, const SaveKey& save) {
     const ControlPage now = page.Parse();
     const int committed = SlotOf(page, now, save);
     if (committed < 0) continue;
-    page.control().SetCommitted(committed, now.slots[static_cast<size_t>(committed)].generation);
+    // First: an older one that nobody holds may be written into once another is committed.
     ReplaceOlder(page, committed);
+    page.control().SetCommitted(committed, now.slots[static_cast<size_t>(committed)].generation);
   }
 }
 

@@ -121,6 +121,7 @@ class NodePages {
   void MakeNewest(Page& page, const MemoryImage& image) const;
   // Whether this slot of the page holds an image that counts.
   static bool HasImage(const Page& page, const Slot& slot, int index);
+  bool MustStay(const Page& page, const ControlPage& now, int slot) const;
   // That with the page's image of a save; -1: there is none.
   static int SlotOf(const Page& page, const ControlPage& now, const SaveKey& save);
   static MemoryImage ImageIn(const std::string& dir, const Page& page, const Slot& slot, int index);

@@ -6,7 +6,7 @@
 namespace phalanx::checkpoint {
 
 StatusOr<std::vector<std::string>> PublishStep(Storage& storage, const StepToPublish& step) {
-  PHX_ASSIGN_OR_RETURN(const std::vector<FoundStep> before, storage.List());
+  PHX_ASSIGN_OR_RETURN(const std::vector<FoundStep> before, storage.ListToPublish());
   Manifest manifest = step.manifest;
   const NextPlace place = NextPlaceOf(manifest.step, before);
   manifest.sequence = std::max(place.sequence, storage.HighestSequenceElsewhere() + 1);
@@ -14,7 +14,7 @@ StatusOr<std::vector<std::string>> PublishStep(Storage& storage, const StepToPub
   PHX_RETURN_IF_ERROR(storage.Publish(step.name, manifest));
   const Status tracked = storage.PointTo(step.name, manifest.step, step.trackers);
   if (!tracked.ok()) return std::vector<std::string>{Message(tracked)};
-  const StatusOr<std::vector<FoundStep>> steps = storage.List();
+  const StatusOr<std::vector<FoundStep>> steps = storage.ListToPublish();
   if (!steps.ok()) return std::vector<std::string>{Message(steps.status())};
   std::vector<std::string> warnings;
   const std::set<std::string> needed = storage.StillNeeded(*steps);

@@ -58,7 +58,9 @@ class Storage {
   // Newest first (OrderNewestFirst); files are there in their sizes, and nobody has read them. NotFound where there is
   // no such directory.
   virtual StatusOr<std::vector<FoundStep>> List() = 0;
-  // The same, for who cannot use those named in `useless`. `doubted`: those of them that nobody can use wherever they
+  // The same, for who publishes a step: what other tiers have is not asked for where a step of its own counts.
+  virtual StatusOr<std::vector<FoundStep>> ListToPublish() { return List(); }
+  // As List(), for who cannot use those named in `useless`. `doubted`: those of them that nobody can use wherever they
   // lie; of the others another copy will do.
   virtual StatusOr<std::vector<FoundStep>> ListPast(const std::set<std::string>& useless,
                                                     const std::set<std::string>& doubted);

@@ -66,6 +66,11 @@ Status TieredStorage::PointTo(const std::string& step, int64_t number, const std
 
 StatusOr<std::vector<FoundStep>> TieredStorage::List() { return ListPast({}, {}); }
 
+StatusOr<std::vector<FoundStep>> TieredStorage::ListToPublish() {
+  StatusOr<std::vector<FoundStep>> here = directory_->List();
+  return here.ok() && NewestCommitted(*here) != nullptr ? here : List();
+}
+
 StatusOr<std::vector<FoundStep>> TieredStorage::ListArchive() {
   StatusOr<std::vector<FoundStep>> archived = archive_->List();
   if (!absl::IsNotFound(archived.status())) return archived;

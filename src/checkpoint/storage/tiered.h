@@ -36,6 +36,7 @@ class TieredStorage : public Storage {
   Status Publish(const std::string& step, const Manifest& manifest) override;
   Status PointTo(const std::string& step, int64_t number, const std::vector<std::string>& trackers) override;
   StatusOr<std::vector<FoundStep>> List() override;
+  StatusOr<std::vector<FoundStep>> ListToPublish() override;
   StatusOr<std::vector<FoundStep>> ListPast(const std::set<std::string>& useless,
                                             const std::set<std::string>& doubted) override;
   uint64_t HighestSequenceElsewhere() override;

@@ -244,6 +244,17 @@ TEST_F(TieredStorageTest, AnArchiveThatDoesNotAnswerIsMissedOnlyWhereItIsNeeded)
   EXPECT_THAT(NamesOf(tiered_->List()), ElementsAre("20", "10"));
 }
 
+// It may hang, and a store needs nothing of it.
+TEST_F(TieredStorageTest, AStoreBesideADamagedStepDoesNotAskTheArchive) {
+  Store(10);
+  Store(20);
+  std::filesystem::remove(folder_ / ("run/20/" + ShardName(kTorchLayout, 0)));
+  archive_->lists = 0;
+  Store(30);
+  EXPECT_EQ(archive_->lists, 0);
+  EXPECT_EQ(NamesOf(directory_->List()).front(), "30");
+}
+
 TEST_F(TieredStorageTest, OfAStepThatIsUselessHereTheCopyWillDo) {
   Store(10);
   Archive();
