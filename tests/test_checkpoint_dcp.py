@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+import torch
 from checkpoint_agent import CheckpointAgent
 from harness import ckpt
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
@@ -206,6 +207,26 @@ def test_the_ten_lines_of_the_documentation_run_and_resume(job, tmp_path):
         node = job.standalone(script, nproc=WORLD)
         assert node.wait() == 0, job.story()
     assert node.stdout.count("went 100 105 disk") == WORLD, node.stdout
+
+
+@pytest.mark.slow
+def test_the_lines_for_the_whole_state_on_rank_0_run_and_resume_in_another_world(job, tmp_path):
+    text = (Path(__file__).parent.parent / "docs" / "checkpoint.md").read_text()
+    lines = text.split("## The whole state of an FSDP model, on rank 0")[1].split("```")[1].replace("python\n", "", 1)
+    assert "/data/run7" in lines and "range(done, 1000)" in lines
+    script = tmp_path / "script.py"
+    for end, nproc in ((100, WORLD), (105, 1), (115, 3)):
+        told = (
+            "\nprint(f'went {done} {step + 1} {ckpt.source} {sorted(found)}')\n"
+            "del model, optimizer\ndist.destroy_process_group()\n"
+        )
+        script.write_text(lines.replace("/data/run7", str(tmp_path / "run")).replace("1000", str(end)) + told)
+        node = job.standalone(script, nproc=nproc)
+        assert node.wait() == 0, job.story()
+    assert job.nodes[1].stdout.count("went 100 105 disk ['state.pt']") == 1, job.nodes[1].stdout
+    assert job.nodes[2].stdout.count("went 100 115 disk ['state.pt']") == 3, job.nodes[2].stdout
+    whole = torch.load(tmp_path / "run" / "100" / "state.pt", weights_only=True)
+    assert whole["model"]["weight"].shape == (8, 8) and len(whole["optimizer"]["state"]) == 2
 
 
 # --- before the first step, in this process

@@ -33,6 +33,27 @@ def same(event, before):
 
 
 @pytest.mark.slow
+def test_a_loop_as_torchtitans_goes_on_with_the_same_losses(make_job, tmp_path):
+    """Of Stateful objects, in memory behind a death, and from disk in a later job."""
+
+    def losses(job, **fields):
+        return {(event["n"], event["rank"]): event["loss"] for event in job.found("step", **fields)}
+
+    def run(directory, *arguments, flags=("--max-restarts=0",)):
+        job = make_job()
+        node = job.standalone("titan.py", f"--dir={directory}", *arguments, nproc=WORLD, flags=flags)
+        assert node.wait() == 0, job.story()
+        return job
+
+    wanted = losses(run(tmp_path / "straight", "--steps=10"))
+    job = run(tmp_path / "run", "--die-at=6", flags=["--max-restarts=1"])
+    assert {(event["n"], event["source"]) for event in job.found("loaded", life=1)} == {(6, "memory")}
+    again = run(tmp_path / "run", "--steps=10")
+    assert {(event["n"], event["source"]) for event in again.found("loaded")} == {(8, "disk")}
+    assert {**losses(job), **losses(again)} == wanted and len(losses(job, life=1)) == 2 * WORLD
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["save", "async"])
 def test_a_killed_rank_goes_on_from_what_stock_dcp_has_saved_in_memory(job, tmp_path, asynchronous):
     how = ["--asynchronous"] if asynchronous else []
