@@ -17,6 +17,7 @@ import json
 import os
 import random
 import selectors
+import signal
 import socket
 import subprocess
 import tempfile
@@ -30,6 +31,7 @@ from support.results import Results, finish
 PROGRAMS = Path(__file__).resolve().parent.parent / "build" / "release" / "bin"
 RUN = Path(__file__).resolve().parent.parent / ".venv" / "bin"
 PATIENCE_S = 900
+ENDS_WITHIN_S = 20
 WHO = ("phalanx", "dlrover")
 TRAIN = "import sys\nimport torch\nprint('began', flush=True)\nsys.stdin.read()\n"
 
@@ -71,7 +73,8 @@ def start_job(folder, agents, bad, checked=True):
         command += [f"--state-dir={folder / f'state{index}'}", "--rdzv-conf=last_call_timeout=60"]
         command += [f"--check-program={broken}"] if index < bad else []
         log = (folder / f"log{index}").open("w")
-        nodes.append(subprocess.Popen([*command, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log))
+        ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+        nodes.append(subprocess.Popen([*command, script], start_new_session=True, **ends))
     return began, nodes
 
 
@@ -95,8 +98,13 @@ def await_ranks(nodes, wanted):
 def end(nodes):
     for node in nodes:
         node.terminate()
+    deadline = time.monotonic() + ENDS_WITHIN_S
     for node in nodes:
-        node.wait()
+        try:
+            node.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:  # an agent of DLRover's may wait for its ranks for ever
+            os.killpg(node.pid, signal.SIGKILL)
+            node.wait()
 
 
 def launched(agents, bad):
@@ -126,7 +134,7 @@ def start_dlrover(folder, agents, bad, checked):
     script.write_text(TRAIN)
     service = [word.format(port=port, nodes=agents) for word in peer.service]
     log = (folder / "master").open("w")
-    master = subprocess.Popen(service, stdout=log, stderr=log, cwd=folder)
+    master = subprocess.Popen(service, stdout=log, stderr=log, cwd=folder, start_new_session=True)
     await_port(port)
     began = time.monotonic()
     nodes = []
@@ -139,7 +147,8 @@ def start_dlrover(folder, agents, bad, checked):
         flags = [f"--nnodes={agents - bad}:{agents}", "--nproc-per-node=1", *(["--network-check"] if checked else [])]
         log = (folder / f"log{index}").open("w")
         ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
-        nodes.append(subprocess.Popen([*peer.command, *flags, script], env=environment, cwd=place, **ends))
+        command = [*peer.command, *flags, script]
+        nodes.append(subprocess.Popen(command, env=environment, cwd=place, start_new_session=True, **ends))
     return began, nodes, master
 
 

@@ -52,7 +52,7 @@ func masterProgram() string {
 	return cmp.Or(os.Getenv("PHALANX_MASTER"), "../../../build/release/bin/phalanx-master")
 }
 
-func startMaster(t *testing.T, folder, port string) *master {
+func startMaster(t *testing.T, folder, port string, env ...string) *master {
 	t.Helper()
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -61,7 +61,7 @@ func startMaster(t *testing.T, folder, port string) *master {
 	defer read.Close()
 	command := exec.Command(masterProgram(), "--host=127.0.0.1", "--port="+port, "--spec-from-hello", "--resume",
 		"--ready-fd=3", "--state-dir="+filepath.Join(folder, "job"))
-	command.Env = append(os.Environ(), "PHALANX_TOKEN="+token)
+	command.Env = append(append(os.Environ(), "PHALANX_TOKEN="+token), env...)
 	command.ExtraFiles = []*os.File{write}
 	if err := command.Start(); err != nil {
 		t.Fatalf("%v; ./run build makes phalanx-master", err)
@@ -165,6 +165,24 @@ func TestWhatIsWantedOutlivesTheMaster(t *testing.T) {
 }
 
 // Who has another token is not heard, and hears nothing.
+// A master that hears of a later one that is ready ends, and is no failure of the job; the operator's next stream leads
+// to that one.
+func TestAMasterMakesRoomForALaterOne(t *testing.T) {
+	first := startMaster(t, t.TempDir(), "0", "MASTER_EPOCH=3")
+	l, changed := links(t)
+	l.Open("uid", job, link.Master{Address: "127.0.0.1:" + first.port, Token: token})
+	wish := func(epoch uint32) { l.Tell("uid", &platformpb.PlatformView{WantedNodes: 4, MasterEpoch: &epoch}) }
+	wish(3)
+	await(t, changed, answered(l, 1))
+	wish(4)
+	err := first.command.Wait()
+	if code := first.command.ProcessState.ExitCode(); code != 143 {
+		t.Fatalf("it ends with %d: %v", code, err)
+	}
+	startMaster(t, t.TempDir(), first.port, "MASTER_EPOCH=4")
+	await(t, changed, answered(l, 3))
+}
+
 func TestAnotherTokenIsRefused(t *testing.T) {
 	m := startMaster(t, t.TempDir(), "0")
 	l, _ := links(t)
