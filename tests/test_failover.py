@@ -130,6 +130,10 @@ def test_a_name_of_all_machines(make_network, make_job, tmp_path):
     life = job.wait_world(2, after=life)
     for node in nodes[:2]:
         node.wait_line(HOSTS_IT)
+    back = job.node(0, "light_steps.py", nnodes="1:4", flags=FLAGS)  # it would host the job once more
+    life = job.wait_world(3, after=life)
+    kill(job, back)
+    life = job.wait_world(2, after=life)
     job.network.pull(0)
     late = job.node(3, "light_steps.py", nnodes="1:4", flags=FLAGS)
     life = job.wait_world(3, after=life)

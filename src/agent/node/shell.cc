@@ -518,10 +518,26 @@ void NodeAgent::Do(const TakeOver& action) {
 
 void NodeAgent::Do(const LetGo&) { master_->LetGo(); }
 
+// Of a name of several machines each but the master's own, where a herald would be heard and nobody told: a machine that
+// comes back hosts a master again.
+std::vector<std::string> NodeAgent::PlacesOf(const std::string& address) const {
+  if (address != core_.search.endpoint || master_addresses_.size() < 2) return {address};
+  std::vector<std::string> places;
+  for (const std::string& each : master_addresses_) {
+    std::string place = JoinHostPort(each, config_.endpoint_port);
+    if (place != core_.search.address) places.push_back(std::move(place));
+  }
+  return places;
+}
+
 // A place that cannot be told now is not told at all: who comes there finds nobody.
 void NodeAgent::Do(const Herald& action) {
   heralds_.clear();
+  std::vector<std::string> places;
   for (const std::string& address : action.addresses) {
+    for (std::string& place : PlacesOf(address)) places.push_back(std::move(place));
+  }
+  for (const std::string& address : places) {
     StatusOr<wire::Credentials> credentials = CredentialsOf(config_);
     if (!credentials.ok()) return Warn(Message(credentials.status()));
     heralds_.push_back(std::make_unique<OldPlaceHerald>(loop_, address, *std::move(credentials),

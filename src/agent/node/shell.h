@@ -154,6 +154,7 @@ class NodeAgent {
   void BlameHardware(int64_t noticed_ns, v1::WorkerExited& exited);
 
   void Tell(const std::string& line);
+  std::vector<std::string> PlacesOf(const std::string& address) const;
   void Warn(const std::string& text);
   void TellOfConsole(const std::string& text);
   void TellOfRound(const v1::StartRound& round);
