@@ -406,7 +406,7 @@ int Serve(const MasterFlags& flags, const Environment& env) {
   });
   if (!waiter.ok()) {
     fmt::print(stderr, "phalanx-master: {}\n", Message(waiter.status()));
-    return 1;
+    return kNotStarted;
   }
   const int code = (*server)->Run();
   over = true;

@@ -449,7 +449,9 @@ void CheckpointKeeper::Do(const MarkCommitted& action) {
 }
 
 void CheckpointKeeper::Do(const MarkDropped& action) {
-  if (memory_) memory_->Drop(action.dir, action.save);
+  if (!memory_) return;
+  memory_->Drop(action.dir, action.save);
+  ReplaceSlots();
 }
 
 void CheckpointKeeper::Do(const HoldSave& action) {

@@ -518,8 +518,8 @@ void NodeAgent::Do(const TakeOver& action) {
 
 void NodeAgent::Do(const LetGo&) { master_->LetGo(); }
 
-// Of a name of several machines each but the master's own, where a herald would be heard and nobody told: a machine that
-// comes back hosts a master again.
+// Of a name of several machines each but the master's own, where a herald would be heard and nobody told: a machine
+// that comes back hosts a master again.
 std::vector<std::string> NodeAgent::PlacesOf(const std::string& address) const {
   if (address != core_.search.endpoint || master_addresses_.size() < 2) return {address};
   std::vector<std::string> places;

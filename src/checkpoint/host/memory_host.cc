@@ -131,10 +131,10 @@ StatusOr<Json> MemoryHost::Settle(Request& request, bool commits) {
   PHX_RETURN_IF_ERROR(request.status());
   if (commits) {
     memory_->Commit(dir, save);
-    ReplaceSlots();
   } else {
     memory_->Drop(dir, save);
   }
+  ReplaceSlots();
   return Json::object();
 }
 

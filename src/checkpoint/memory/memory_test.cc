@@ -409,6 +409,51 @@ TEST_F(MemoryTest, AnotherSizeTakesNoFileFromAnImageThatMayBeCommittedYet) {
   EXPECT_THAT(memory_->Replacements(), SizeIs(1));
 }
 
+// Two are sealed when the first is committed.
+TEST_F(MemoryTest, ACommitTakesNoFileFromANewerImageOfTheOldSize) {
+  memory_->SetLiveEpoch(1);
+  Prepare(3);
+  for (const int64_t step : {10, 20, 30}) ASSERT_GE(Save(step), 0);
+  memory_->Commit(dir_, {1, 10});
+  Prepare(3, 2 * kBytes);
+  memory_->Commit(dir_, {1, 20});
+  for (const SlotPlan& plan : memory_->Replacements()) memory_->Install(plan);
+  memory_->Commit(dir_, {1, 30});
+  EXPECT_THAT(memory_->Images(dir_, {1, 30}), SizeIs(1));
+}
+
+// Else no save would fit anywhere, and nothing be committed behind which it is replaced.
+TEST_F(MemoryTest, AFileOfAnotherSizeIsReplacedWhenItsImageIsOver) {
+  memory_->SetLiveEpoch(1);
+  Prepare(2);
+  Save(10);
+  memory_->Commit(dir_, {1, 10});
+  Save(20);
+  Prepare(2, 2 * kBytes);
+  EXPECT_THAT(memory_->Replacements(), SizeIs(0));
+  memory_->Drop(dir_, {1, 20});
+  auto plans = memory_->Replacements();
+  ASSERT_THAT(plans, SizeIs(1)) << "dropped";
+  ASSERT_TRUE(MakeSlotFiles(plans[0].files).ok());
+  memory_->Install(plans[0]);
+  EXPECT_GE(Save(30), 0);
+}
+
+TEST_F(MemoryTest, AFileOfAnotherSizeIsReplacedWhenItWasReadToItsEnd) {
+  memory_->SetLiveEpoch(1);
+  Prepare(2);
+  Save(10);
+  memory_->Commit(dir_, {1, 10});
+  const MemoryImage read = memory_->Images(dir_, {1, 10}).at(0);
+  ASSERT_TRUE(memory_->Hold(read));
+  Save(20);
+  memory_->Commit(dir_, {1, 20});
+  Prepare(2, 2 * kBytes);
+  EXPECT_THAT(memory_->Replacements(), SizeIs(0));
+  memory_->Release(read);
+  EXPECT_THAT(memory_->Replacements(), SizeIs(1));
+}
+
 // Files are made while saves go on.
 TEST_F(MemoryTest, WhatIsCommittedWhileFilesAreMadeKeepsItsOwn) {
   Prepare(2);

@@ -119,6 +119,12 @@ bool NodePages::MustStay(const Page& page, const ControlPage& now, int slot) con
   return may_count && (newest < 0 || KeyOf(now.slots[static_cast<size_t>(newest)].image) < KeyOf(found.image));
 }
 
+// A slot keeps a file of an older plan's size for as long as it must.
+void NodePages::Outgrow(Page& page, int slot) {
+  page.replaced_next.insert(slot);
+  page.misfits.insert(slot);
+}
+
 StatusOr<SlotPlan> NodePages::Plan(const std::string& dir, const std::string& name, const SlotsWanted& wanted,
                                    uint64_t free_bytes,
                                    const std::function<uint64_t(const std::string& path)>& bytes_of) {
@@ -159,7 +165,8 @@ StatusOr<SlotPlan> NodePages::Plan(const std::string& dir, const std::string& na
     total += wanted.bytes;
     taken += more;
     ++plan.slots;
-    if (stays && !fits) page->replaced_next.insert(slot);  // of an older plan's size
+    page->misfits.erase(slot);
+    if (stays && !fits) Outgrow(*page, slot);
     if (stays) continue;
     std::erase(page->to_tell, slot);  // one that went without a file
     plan.files.push_back(NewFile(*page, slot, wanted.bytes));
@@ -181,18 +188,20 @@ std::vector<std::string> NodePages::Install(const SlotPlan& plan) {
   for (const SlotFile& file : plan.files) {
     if (MustStay(*page, before, file.slot)) {  // by now: files are made while saves go on
       unnamed.push_back(file.path);
-      page->replaced_next.insert(file.slot);
+      Outgrow(*page, file.slot);
     } else {
       numbers[static_cast<size_t>(file.slot)] = file.number;
     }
   }
   page->control().SetSlots(static_cast<uint32_t>(numbers.size()), plan.bytes, numbers.data());
+  std::erase_if(page->to_tell, [&numbers](int slot) { return slot >= static_cast<int>(numbers.size()); });
   for (size_t slot = 0; slot < before.slots.size(); ++slot) {
     const uint64_t old = before.slots[slot].file_number;
     const bool stays = slot < numbers.size() && numbers[slot] == old;
     if (stays || old == 0) continue;
     unnamed.push_back(page->SlotPath(static_cast<int>(slot), old));
     page->replaced_next.erase(static_cast<int>(slot));
+    page->misfits.erase(static_cast<int>(slot));
     if (page->replacing.erase(static_cast<int>(slot)) > 0) page->control().Release(static_cast<int>(slot));
   }
   return unnamed;
@@ -266,13 +275,18 @@ void NodePages::Commit(const std::string& dir, const SaveKey& save) {
 
 void NodePages::ReplaceOlder(Page& page, int committed) const {
   for (const int slot : std::exchange(page.replaced_next, {})) {
+    const ControlPage now = page.Parse();
+    if (slot >= static_cast<int>(now.slots.size())) continue;
+    const Slot& found = now.slots[static_cast<size_t>(slot)];
     const bool is_read = page.readers.contains(slot);
     if (slot != committed && is_read) page.overdue[slot] = live_epoch_;
-    if (slot == committed || is_read) {
+    // A newer one may be committed yet.
+    const bool is_newer = HasImage(page, found, slot) &&
+                          KeyOf(now.slots[static_cast<size_t>(committed)].image) < KeyOf(found.image);
+    if (slot == committed || is_read || is_newer) {
       page.replaced_next.insert(slot);
       continue;
     }
-    const ControlPage now = page.Parse();
     if (!page.control().Hold(slot, now.slots[static_cast<size_t>(slot)].generation)) continue;  // empty by now
     Replace(page, slot);
   }
@@ -294,6 +308,8 @@ void NodePages::Drop(const std::string& dir, const SaveKey& save) {
       const Slot& slot = now.slots[static_cast<size_t>(index)];
       if (!HasImage(page, slot, index) || KeyOf(slot.image) != save || slot.is_committed()) continue;
       page.control().SetDropped(index, slot.generation);
+      const bool waits = page.misfits.contains(index) && !page.readers.contains(index);
+      if (waits && page.control().Hold(index, slot.generation)) Replace(page, index);
     }
   }
 }
@@ -324,6 +340,9 @@ void NodePages::Release(const MemoryImage& image) {
   // Ranks of this round may have it mapped. Those of one before are gone, and the next may want to restore it.
   const auto overdue = page->overdue.extract(image.slot);
   if (!overdue.empty() && overdue.mapped() == live_epoch_) return Replace(*page, image.slot);
+  // No save would fit into it, and without one nothing would be committed behind which it is replaced.
+  const bool waits = page->misfits.contains(image.slot);
+  if (waits && !MustStay(*page, page->Parse(), image.slot)) return Replace(*page, image.slot);
   page->control().Release(image.slot);
 }
 

@@ -107,6 +107,7 @@ class NodePages {
     std::set<int> replaced_next;  // slots: when a newer save is committed
     std::set<int> replacing;      // held, and a new file is due
     std::vector<int> to_tell;     // of those, not told yet
+    std::set<int> misfits;        // of another size than saves have by now: none goes there
     std::map<int, int> readers;   // by Hold, of slots
     // Slots over which a newer save was committed while they were read, in the round of that epoch.
     std::map<int, uint64_t> overdue;
@@ -122,6 +123,7 @@ class NodePages {
   // Whether this slot of the page holds an image that counts.
   static bool HasImage(const Page& page, const Slot& slot, int index);
   bool MustStay(const Page& page, const ControlPage& now, int slot) const;
+  static void Outgrow(Page& page, int slot);
   // That with the page's image of a save; -1: there is none.
   static int SlotOf(const Page& page, const ControlPage& now, const SaveKey& save);
   static MemoryImage ImageIn(const std::string& dir, const Page& page, const Slot& slot, int index);

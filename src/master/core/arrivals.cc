@@ -97,7 +97,7 @@ void Welcome(Turn& turn, const AgentAttached& e) {
   job.CountNode(node);
   turn.Send(e.session, WelcomeTo(job, node), "the node may take part");
   job.nodes[e.session] = std::move(node);
-  AdmitToCheck(turn, e.session, job.nodes.at(e.session));
+  AdmitToCheck(turn, e.session, hello);
   AdmitDeparting(turn, e.session, job.nodes.at(e.session));
   CountVoter(turn, e.session);
   TellSuccessorsTo(turn, e.session);

@@ -189,12 +189,13 @@ bool AnyUnchecked(const JobState& job, const std::vector<uint64_t>& members) {
                      [&job](uint64_t session) { return job.nodes.at(session).unchecked; });
 }
 
-void AdmitToCheck(Turn& turn, uint64_t session, Node& node) {
+void AdmitToCheck(Turn& turn, uint64_t session, const v1::Hello& hello) {
   JobState& job = turn.job;
+  Node& node = job.nodes.at(session);
   if (job.phase == Phase::kFinished) return;
   const LeftOutMachine* const entry = WhyLeftOut(job.health, MachineOf(node), turn.now);
   // Of several agents of a machine that is left out one may train: that its stream has broken is no reason to doubt it.
-  const bool trains = IsMember(job, node.hello) && job.round->rescale_by == kNever;
+  const bool trains = IsMember(job, hello) && job.round->rescale_by == kNever;
   if (entry != nullptr && !trains) {
     const std::string why = entry->reason;
     job.ChangeNode(node, [&why](Node& n) { n.left_out = why; });

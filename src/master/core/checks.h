@@ -22,7 +22,7 @@ namespace phalanx::master {
 bool AnyUnchecked(const JobState& job, const std::vector<uint64_t>& members);
 
 // A node has come: whether it must be checked first, or is left out still.
-void AdmitToCheck(Turn& turn, uint64_t session, Node& node);
+void AdmitToCheck(Turn& turn, uint64_t session, const v1::Hello& hello);
 void On(Turn& turn, uint64_t session, const v1::CheckReport& report);
 // A member of the live round trains no more: SettleRound has it go once all have come to their safe point.
 void LeaveOutMember(Turn& turn, const Slot& slot, const std::string& why);

@@ -215,6 +215,7 @@ void WaitOutvoted(Turn& turn) {
     job.outvoted_told = turn.now + kWaitingNoticeMs;
     TellAll(turn, fmt::format("{}; giving up in {}", text, SecondsText(job.outvoted_until - turn.now)));
   }
+  if (turn.now < job.gather_at) return;  // asked a moment ago: where all places are taken, each event comes here
   job.gather_at = job.gather_limit = turn.now + kAskAbsentMs;
   AskAbsent(turn);
 }

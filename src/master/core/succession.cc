@@ -122,7 +122,9 @@ void BewareOf(JobState& job, const JobState& before, Instant now) {
 
 void BewareStill(JobState& job, Instant now) {
   const bool begun = job.round || job.last_round;
-  if (job.at_endpoint && !begun && job.voters.confirmed.nodes() > 0) job.beware_until = now + kBewareMs;
+  // What nodes have told of another master's round is not forgotten.
+  const bool of_journal = job.voters.confirmed.nodes() > 0 && !job.voters.strict;
+  if (job.at_endpoint && !begun && of_journal) job.beware_until = now + kBewareMs;
 }
 
 void ForgetVoters(Turn& turn) {

@@ -97,6 +97,7 @@ TEST(ResumeChecks, WhoTrainsOnAMachineThatIsLeftOutGoesOn) {
   const uint64_t b = job.Attach("b");
   job.AllStep();
   LeaveOut(job.state.health, {0, "another agent", "a", "10.0.0.1"}, "matmul failed", false, 600'000, job.now);
+  job.journal_state = job.state;
   Restarted next(job);
   next.ComeBack(a);
   next.ComeBack(b);

@@ -266,6 +266,7 @@ class _Awaited:
         self._steps = self._read()  # step -> {"behind": sequence, "name": "", "paths": [..], "removed": [..]}
         # {step: why its files are not there}, of those that nobody tells of any more
         self._left = dict.fromkeys(self._steps, "the process that saved it was ended before")
+        self._of_before = set(self._steps)  # of a life that has ended: its steps are made once more
         self._told = set()  # (step, why)
         self._behind = max((each.sequence for each in checkpointer.steps()), default=0)
 
@@ -276,6 +277,7 @@ class _Awaited:
             removed = self._steps.pop(step, {}).get("removed", [])
             name = os.path.basename(path)
             self._steps[step] = {"behind": self._behind, "name": name, "paths": [path], "removed": removed}
+            self._of_before.discard(step)
             self._left.pop(step, None)
             self._write()
 
@@ -291,7 +293,7 @@ class _Awaited:
 
     def awaits(self, path):
         with self._lock:
-            return any(path in each["paths"] for each in self._steps.values())
+            return any(path in each["paths"] for step, each in self._steps.items() if step not in self._of_before)
 
     def drop(self, path):
         """It is written otherwise, or is to go."""

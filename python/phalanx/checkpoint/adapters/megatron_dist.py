@@ -100,10 +100,9 @@ class Files(dcp.Checkpointer):
 
     def save(self, step, state, storage, on_stored=None):
         """A SaveHandle, when all of this rank is copied. What is in the way costs the save."""
-        try:
-            writer = self.get_storage_writer(step, storage, waits=False)
-        except RuntimeError as error:
-            return self._not_begun(step, storage, str(error), on_stored)
+        writer, why = self._begun_by_all(step, storage)
+        if why is not None:
+            return self._not_begun(step, storage, why, on_stored)
         planner = strategies.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
         try:
             stock.save(state, storage_writer=writer, planner=planner)
@@ -113,6 +112,21 @@ class Files(dcp.Checkpointer):
         if on_stored is not None:
             self._teller.tell(writer.handle, on_stored)
         return writer.handle
+
+    def _begun_by_all(self, step, storage):
+        """(the writer, None), or (None, why there is none), on all ranks alike: one that passed a save over would leave
+        the others in what they exchange for it."""
+        writer = why = None
+        try:
+            writer = self.get_storage_writer(step, storage, waits=False)
+        except RuntimeError as error:
+            why = str(error)
+        begun, group = torch.tensor(int(why is None)), self._peers_of_writers.group()
+        if group is not None:
+            torch.distributed.all_reduce(begun, torch.distributed.ReduceOp.MIN, group)
+        if begun.item():
+            return writer, None
+        return None, why or "another rank cannot begin it"
 
     def _not_begun(self, step, storage, why, on_stored):
         """The handle of a save for which the ranks do not come together."""
