@@ -317,8 +317,14 @@ phx_plant(NAME ended-at-any-time FILE master/core/election.cc SEEDS 1400 SUCCESS
 
 phx_plant(NAME the-few-decide FILE master/core/succession.cc SEEDS 500 SUCCESSION
   WHAT "a master that is cut off from most of its nodes begins rounds"
-  FIND [==[return !HasSuccession(job) || job.voters.MayDecide(); }]==]
-  PUT [==[return PLANTED || !HasSuccession(job) || job.voters.MayDecide(); }]==])
+  FIND [==[return !HasSuccession(job) || job.voters.MayDecide(); }
+
+bool MayDecide(const JobState& job, const std::vector<uint64_t>& members) {
+  if (!HasSuccession(job)) return true;]==]
+  PUT [==[return PLANTED || !HasSuccession(job) || job.voters.MayDecide(); }
+
+bool MayDecide(const JobState& job, const std::vector<uint64_t>& members) {
+  if (PLANTED || !HasSuccession(job)) return true;]==])
 
 phx_plant(NAME one-confirms-for-all FILE master/core/succession.cc SEEDS 100 SUCCESSION
   WHAT "a round counts as confirmed when the first of its nodes has confirmed it"

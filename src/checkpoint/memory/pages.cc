@@ -44,7 +44,7 @@ const NodePages::Page* NodePages::Find(const std::string& dir, const std::string
 
 void NodePages::Add(const std::string& dir, const std::string& name, const std::string& folder, uint8_t* bytes) {
   Page& page = dirs_[dir][name];
-  page = {name, folder, bytes, 1, {}, {}, {}, {}, {}, 0};
+  page = {name, folder, bytes, 1, {}, {}, {}, {}, {}, {}, 0};
   ControlPage parsed;
   if (!ParseControl(bytes, kControlBytes, &parsed).empty()) page.control().Format(live_epoch_);
   const ControlPage now = page.Parse();
@@ -281,8 +281,8 @@ void NodePages::ReplaceOlder(Page& page, int committed) const {
     const bool is_read = page.readers.contains(slot);
     if (slot != committed && is_read) page.overdue[slot] = live_epoch_;
     // A newer one may be committed yet.
-    const bool is_newer = HasImage(page, found, slot) &&
-                          KeyOf(now.slots[static_cast<size_t>(committed)].image) < KeyOf(found.image);
+    const bool is_newer =
+        HasImage(page, found, slot) && KeyOf(now.slots[static_cast<size_t>(committed)].image) < KeyOf(found.image);
     if (slot == committed || is_read || is_newer) {
       page.replaced_next.insert(slot);
       continue;
@@ -302,7 +302,7 @@ void NodePages::Replace(Page& page, int slot) {
 void NodePages::Drop(const std::string& dir, const SaveKey& save) {
   const auto pages = dirs_.find(dir);
   if (pages == dirs_.end()) return;
-  for (const auto& [name, page] : pages->second) {
+  for (auto& [name, page] : pages->second) {
     const ControlPage now = page.Parse();
     for (int index = 0; index < static_cast<int>(now.slots.size()); ++index) {
       const Slot& slot = now.slots[static_cast<size_t>(index)];
