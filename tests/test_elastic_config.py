@@ -111,7 +111,7 @@ def test_a_new_master_goes_on_with_the_config(job, config):
     job.killed_by_test = True
     assert master.wait() == -signal.SIGKILL
     wrong = start_master("--resume")
-    assert wrong.wait() == 1
+    assert wrong.wait() == 71
     assert "--elastic-config: the job of the journal was begun with another one, or with none" in wrong.stderr
     master = start_master(f"--elastic-config={config}", "--resume")
     master.wait_line("all nodes of epoch 1 are back: no rank was restarted")

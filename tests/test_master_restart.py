@@ -505,7 +505,7 @@ def test_resume_with_another_size(job):
     wait_for_journal(job)
     kill_now(master)
     wrong = start_master(job, "--resume", nnodes="1:2")
-    assert wrong.wait() == 1
+    assert wrong.wait() == 71
     assert "--nnodes=1:2 --node-unit=1: the job of the journal has --nnodes=2:3" in wrong.stderr
     master = start_master(job, "--resume")
     end_ranks(job, life=0, world=2)
