@@ -195,15 +195,22 @@ def test_a_plan_follows_a_state_that_changes_on_one_rank(job, tmp_path):
         assert "only" in event["names"] and "phalanx.rank_1" in event["names"], event["names"]
 
 
+def documented(heading, folder, end, told):
+    """A script of the lines below a heading of docs/checkpoint.md: it saves in `folder`, ends behind step `end`, and
+    then runs the lines `told`."""
+    text = (Path(__file__).parent.parent / "docs" / "checkpoint.md").read_text()
+    lines = text.split(heading)[1].split("```")[1].replace("python\n", "", 1)
+    assert "/data/run7" in lines and "range(done, 1000)" in lines
+    script = folder / "script.py"
+    script.write_text(lines.replace("/data/run7", str(folder / "run")).replace("1000", str(end)) + told)
+    return script
+
+
 @pytest.mark.slow
 def test_the_ten_lines_of_the_documentation_run_and_resume(job, tmp_path):
-    text = (Path(__file__).parent.parent / "docs" / "checkpoint.md").read_text()
-    lines = text.split("## FSDP in ten lines")[1].split("```")[1].replace("python\n", "", 1)
-    assert "/data/run7" in lines and "range(done, 1000)" in lines
-    script = tmp_path / "script.py"
     for end in (100, 105):
         told = "\nprint(f'went {done} {step + 1} {ckpt.source}')\ndist.destroy_process_group()\n"
-        script.write_text(lines.replace("/data/run7", str(tmp_path / "run")).replace("1000", str(end)) + told)
+        script = documented("## FSDP in ten lines", tmp_path, end, told)
         node = job.standalone(script, nproc=WORLD)
         assert node.wait() == 0, job.story()
     assert node.stdout.count("went 100 105 disk") == WORLD, node.stdout
@@ -211,16 +218,12 @@ def test_the_ten_lines_of_the_documentation_run_and_resume(job, tmp_path):
 
 @pytest.mark.slow
 def test_the_lines_for_the_whole_state_on_rank_0_run_and_resume_in_another_world(job, tmp_path):
-    text = (Path(__file__).parent.parent / "docs" / "checkpoint.md").read_text()
-    lines = text.split("## The whole state of an FSDP model, on rank 0")[1].split("```")[1].replace("python\n", "", 1)
-    assert "/data/run7" in lines and "range(done, 1000)" in lines
-    script = tmp_path / "script.py"
     for end, nproc in ((100, WORLD), (105, 1), (115, 3)):
         told = (
             "\nprint(f'went {done} {step + 1} {ckpt.source} {sorted(found)}')\n"
             "del model, optimizer\ndist.destroy_process_group()\n"
         )
-        script.write_text(lines.replace("/data/run7", str(tmp_path / "run")).replace("1000", str(end)) + told)
+        script = documented("## The whole state of an FSDP model, on rank 0", tmp_path, end, told)
         node = job.standalone(script, nproc=nproc)
         assert node.wait() == 0, job.story()
     assert job.nodes[1].stdout.count("went 100 105 disk ['state.pt']") == 1, job.nodes[1].stdout

@@ -58,6 +58,16 @@ class MemoryTest : public ::testing::Test {
     memory_->Install(*plan);
   }
 
+  // Two images, of which the first is committed; saves of twice the size are to come.
+  void OutgrowTwo() {
+    memory_->SetLiveEpoch(1);
+    Prepare(2);
+    Save(10);
+    memory_->Commit(dir_, {1, 10});
+    Save(20);
+    Prepare(2, 2 * kBytes);
+  }
+
   // As a rank does it, whose control page is mapped for that long.
   template <typename Use>
   void WithControl(Use use) {
@@ -398,12 +408,7 @@ TEST_F(MemoryTest, AnotherSizeKeepsTheNewestCommittedImageUntilThereIsANewerOne)
 }
 
 TEST_F(MemoryTest, AnotherSizeTakesNoFileFromAnImageThatMayBeCommittedYet) {
-  memory_->SetLiveEpoch(1);
-  Prepare(2);
-  Save(10);
-  memory_->Commit(dir_, {1, 10});
-  Save(20);
-  Prepare(2, 2 * kBytes);
+  OutgrowTwo();
   EXPECT_THAT(memory_->Images(), SizeIs(2)) << "it is sealed, and its commit on its way";
   memory_->Commit(dir_, {1, 20});
   EXPECT_THAT(memory_->Replacements(), SizeIs(1));
@@ -424,12 +429,7 @@ TEST_F(MemoryTest, ACommitTakesNoFileFromANewerImageOfTheOldSize) {
 
 // Else no save would fit anywhere, and nothing be committed behind which it is replaced.
 TEST_F(MemoryTest, AFileOfAnotherSizeIsReplacedWhenItsImageIsOver) {
-  memory_->SetLiveEpoch(1);
-  Prepare(2);
-  Save(10);
-  memory_->Commit(dir_, {1, 10});
-  Save(20);
-  Prepare(2, 2 * kBytes);
+  OutgrowTwo();
   EXPECT_THAT(memory_->Replacements(), SizeIs(0));
   memory_->Drop(dir_, {1, 20});
   auto plans = memory_->Replacements();

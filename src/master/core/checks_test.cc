@@ -94,6 +94,16 @@ class CheckedJob : public JobFixture {
       Say(one.session, report);
     }
   }
+  // The node of that session has ranks of that round, 0: none, while those that are not mute answer.
+  void BeatFor(int seconds, uint64_t session, uint64_t epoch) {
+    v1::Beat beat;
+    beat.set_epoch(epoch);
+    for (int second = 0; second < seconds; ++second) {
+      Say(session, beat);
+      AnswerOnce();
+      Pass(1'000);
+    }
+  }
   void AnswerAll() {
     for (int i = 0; i < 50 && !checks.empty(); ++i) AnswerOnce();
     EXPECT_THAT(checks, IsEmpty());
@@ -234,20 +244,10 @@ TEST(Checks, WhoseOldRanksAreStillEndingIsWaitedFor) {
   CheckedJob job(2, 2);
   job.ComeAll(2);
   job.mute = {"n1"};
-  v1::Beat beat;
-  beat.set_epoch(7);
-  for (int second = 0; second < 120; ++second) {
-    job.Say(2, beat);
-    job.AnswerOnce();
-    job.Pass(1'000);
-  }
+  job.BeatFor(120, 2, 7);
   EXPECT_TRUE(job.state.health.run);
   EXPECT_THAT(job.Records("node-left-out"), IsEmpty());
-  beat.set_epoch(0);
-  for (int second = 0; second < 120; ++second) {
-    job.Say(2, beat);
-    job.Pass(1'000);
-  }
+  job.BeatFor(120, 2, 0);
   EXPECT_THAT(job.Records("node-left-out"),
               ElementsAre(HasSubstr("node n1 is left out for 600 s: n1 has not answered")));
 }
@@ -259,24 +259,10 @@ TEST(Checks, WhoseOldRanksEndJustBeforeTheLimitHasTheWholeTime) {
   job.Renew();
   job.ComeAll(2);
   job.mute = {"n1"};
-  v1::Beat beat;
-  beat.set_epoch(7);
-  for (int second = 0; second < 24; ++second) {
-    job.Say(2, beat);
-    job.AnswerOnce();
-    job.Pass(1'000);
-  }
-  const std::vector<ToldCheck> orders = job.checks;
-  beat.set_epoch(0);
-  for (int second = 0; second < 20; ++second) {
-    job.Say(2, beat);
-    job.Pass(1'000);
-  }
+  job.BeatFor(24, 2, 7);
+  job.BeatFor(20, 2, 0);
   EXPECT_THAT(job.Records("node-left-out"), IsEmpty()) << "20 s of the 25 s that an answer may take";
-  for (int second = 0; second < 10; ++second) {
-    job.Say(2, beat);
-    job.Pass(1'000);
-  }
+  job.BeatFor(10, 2, 0);
   EXPECT_THAT(job.Records("node-left-out"), SizeIs(1));
 }
 

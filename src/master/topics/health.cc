@@ -46,6 +46,17 @@ bool IsItsOwn(const v1::CheckReport& report) {
   return failed != nullptr && failed->check() == kMatmul;
 }
 
+// The node of that session, where it owes its group an answer; else none.
+std::optional<size_t> WhoOwes(const CheckRun& run, uint64_t session) {
+  const auto node = run.by_session.find(session);
+  if (node == run.by_session.end()) return std::nullopt;
+  const auto group = run.group_of.find(node->second);
+  if (group == run.group_of.end()) return std::nullopt;
+  const std::vector<size_t>& owed = run.groups[group->second].owed;
+  if (std::find(owed.begin(), owed.end(), node->second) == owed.end()) return std::nullopt;
+  return node->second;
+}
+
 class Checker {
  public:
   Checker(HealthState& health, Instant now) : health_(health), run_(*health.run), now_(now) {}
@@ -376,14 +387,10 @@ HealthOrders BeginCheck(HealthState& health, const v1::CheckSpec& spec, std::vec
 
 HealthOrders OnCheckReport(HealthState& health, uint64_t session, const v1::CheckReport& report, Instant now) {
   if (!health.run || report.run() != health.run->id || report.part() != health.run->part) return {};
-  const auto node = health.run->by_session.find(session);
-  if (node == health.run->by_session.end()) return {};
-  const auto group = health.run->group_of.find(node->second);
-  if (group == health.run->group_of.end()) return {};
-  const std::vector<size_t>& owed = health.run->groups[group->second].owed;
-  if (std::find(owed.begin(), owed.end(), node->second) == owed.end()) return {};
+  const std::optional<size_t> node = WhoOwes(*health.run, session);
+  if (!node) return {};
   Checker checker(health, now);
-  checker.Hear(node->second, report);
+  checker.Hear(*node, report);
   return checker.Take();
 }
 
@@ -397,14 +404,8 @@ HealthOrders OnCheckSessionLost(HealthState& health, uint64_t session, Instant n
 }
 
 void WaitAnew(HealthState& health, uint64_t session, Instant now) {
-  if (!health.run) return;
+  if (!health.run || !WhoOwes(*health.run, session)) return;
   CheckRun& run = *health.run;
-  const auto node = run.by_session.find(session);
-  if (node == run.by_session.end()) return;
-  const auto group = run.group_of.find(node->second);
-  if (group == run.group_of.end()) return;
-  const std::vector<size_t>& owed = run.groups[group->second].owed;
-  if (std::find(owed.begin(), owed.end(), node->second) == owed.end()) return;
   run.due = std::max(run.due, now + AnswerWithinMs(run.spec));
 }
 
