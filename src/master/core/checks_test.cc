@@ -662,6 +662,44 @@ TEST(Checks, OfTwoAgentsOfOneMachineTheBadOneCounts) {
   }
 }
 
+// Checks these, of which `bad` fails.
+void CheckThem(HealthState& health, const std::vector<HealthMember>& members, const std::string& bad, Instant now) {
+  v1::CheckSpec check;
+  check.set_level(1);
+  check.set_left_out_ms(kDefaultLeftOutMs);
+  BeginCheck(health, check, members, 0, false, now);
+  for (uint32_t part = health.run->part; health.run; part = health.run ? health.run->part : 0) {
+    for (const HealthMember& member : members) {
+      v1::CheckReport report;
+      report.set_run(health.runs);
+      report.set_part(part);
+      if (member.name == bad) report.add_results()->set_outcome(v1::CheckResult::FAILED);
+      OnCheckReport(health, member.session, report, now);
+    }
+    ASSERT_TRUE(!health.run || health.run->part > part);
+  }
+}
+
+// That the other one passes is no reason to begin its times anew.
+TEST(Checks, OfTwoAgentsOfOneMachineTheBadOneIsLeftOutForLongerEachTime) {
+  const std::vector<HealthMember> both = {{1, "n0", "laptop", "127.0.0.1"}, {2, "n1", "laptop", "127.0.0.1"}};
+  for (const bool first : {true, false}) {
+    const std::string bad = first ? "n0" : "n1";
+    HealthState health;
+    Instant now = 1'000;
+    for (uint32_t times = 1; times < 4; ++times) {
+      CheckThem(health, both, bad, now);
+      ASSERT_THAT(health.left_out, SizeIs(1));
+      EXPECT_EQ(health.left_out.begin()->second.times, times);
+      CheckThem(health, {both[first ? 1 : 0]}, "", now);
+      ASSERT_THAT(health.left_out, SizeIs(1)) << "who waits has not been asked";
+      now = health.left_out.begin()->second.until;
+    }
+    CheckThem(health, both, "", now);
+    EXPECT_THAT(health.left_out, IsEmpty());
+  }
+}
+
 TEST(Checks, WhoeverIsLeftOutKeepsTheJobAlive) {
   CheckedJob job(1, 2);
   job.bad_alone = {"n1"};

@@ -242,12 +242,18 @@ class Checker {
     return run_.suspects.StandingOf(node) == Suspects::Standing::kGood;  // it has passed with another
   }
 
-  // Others are left out for longer next time.
+  // Others are left out for longer next time. Of a machine's agents none may be accused, and one that passes says
+  // nothing of another that is left out and was not asked.
   void Acquit(const std::vector<Slow>& slow) {
-    std::set<size_t> accused;
-    for (const Slow& each : slow) accused.insert(each.node);
+    std::set<Machine> accused;
+    for (const Slow& each : slow) accused.insert(MachineOf(run_.nodes[each.node]));
+    for (size_t i = 0; i < run_.nodes.size(); ++i) {
+      if (!IsGood(i)) accused.insert(MachineOf(run_.nodes[i]));
+    }
     for (const size_t node : Good()) {
-      if (!accused.contains(node) && IsMended(node)) health_.left_out.erase(MachineOf(run_.nodes[node]));
+      const Machine machine = MachineOf(run_.nodes[node]);
+      if (accused.contains(machine) || WhyLeftOut(health_, machine, now_) != nullptr) continue;
+      if (IsMended(node)) health_.left_out.erase(machine);
     }
   }
 
