@@ -135,6 +135,8 @@ def test_a_master_that_is_started_anew_remembers_who_is_left_out(job, program):
     (master,) = [pid for pid in job.processes() if "phalanx-master" in name_of(pid)]
     subprocess.run(["kill", "-KILL", str(master)], check=True)
     nodes[1].wait_line(r"this node is left out for 5\d\d s", timeout_s=60)
+    checked = json.loads(ask(job, "status", "--check", "--json"))["check"]
+    assert {node["verdict"] for node in checked["nodes"]} == {"good", "failed"}, checked
     job.stop()
     assert nodes[0].wait() == 0, job.story()
 

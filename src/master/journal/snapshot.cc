@@ -294,6 +294,7 @@ std::string SaveState(const JobState& state, Instant now) {
     place.set_epoch(lost.epoch);
   }
   for (v1::LeftOut& left_out : LeftOutNow(state.health, now)) *wire.add_left_out() = std::move(left_out);
+  if (state.health.last_is_kept) *wire.mutable_last_check() = state.health.last;
   wire.set_written_ms(now);
   SaveCheckpoints(state.checkpoints, *wire.mutable_checkpoints());
   if (!IsOfVoters(state)) {
@@ -358,6 +359,7 @@ StatusOr<JobState> RestoreState(std::string_view bytes, const std::string& job_i
   // Of a boot before this one at most what this one has lasted is counted, which is less than what has passed.
   const int64_t passed_ms = wire.written_ms() > 0 ? std::clamp<int64_t>(now - wire.written_ms(), 0, kMaxSpanMs) : 0;
   for (const v1::LeftOut& left_out : wire.left_out()) RestoreLeftOut(state.health, left_out, now - passed_ms);
+  if (wire.has_last_check()) RestoreLastCheck(state.health, wire.last_check());
   PHX_RETURN_IF_ERROR(RestoreVoters(state, wire));
   if (wire.has_exit_code()) state.outcome = OutcomeOf(state, wire.exit_code(), wire.reason());
   // Somebody has been there, so that join_timeout counts.

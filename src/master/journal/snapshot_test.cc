@@ -60,6 +60,40 @@ TEST(AfterRestart, WhoIsLeftOutIsKnown) {
   }
 }
 
+// `phalanx status --check` of a new master has it, unless every snapshot would be the longer for it.
+TEST(AfterRestart, TheLastCheckIsKnown) {
+  for (const int nodes : {64, 10'000}) {
+    JobFixture job(1, 2);
+    std::vector<HealthMember> members;
+    for (int i = 0; i < nodes; ++i) {
+      members.push_back(
+          {static_cast<uint64_t>(i) + 1, fmt::format("node-{}", i), fmt::format("host-{}", i), "10.0.0.1"});
+    }
+    HealthState& health = job.state.health;
+    BeginCheck(health, job.spec.check(), members, 1, false, job.now);
+    while (health.run) {
+      const std::vector<CheckGroup> groups = health.run->groups;
+      for (const CheckGroup& group : groups) {
+        for (const size_t node : group.nodes) {
+          v1::CheckReport report;
+          report.set_run(health.run->id);
+          report.set_part(health.run->part);
+          report.add_results()->set_check("matmul");
+          OnCheckReport(health, members[node].session, report, job.now);
+          if (!health.run) break;
+        }
+      }
+    }
+    const auto restored = RestoreState(SaveState(job.state, job.now), "job", job.now + 7);
+    ASSERT_TRUE(restored.ok()) << restored.status();
+    const bool is_kept = nodes == 64;
+    EXPECT_EQ(restored->health.last.nodes_size(), is_kept ? nodes : 0);
+    EXPECT_EQ(restored->health.last.sentence(), is_kept ? health.last.sentence() : "");
+    EXPECT_EQ(restored->health.runs, is_kept ? health.runs : 0) << "the next one has another number";
+    EXPECT_EQ(SaveState(*restored, job.now).size(), SaveState(job.state, job.now).size());
+  }
+}
+
 // A held round lives on in no agent: what it was is told by who waits.
 TEST(HeldRound, IsCountedOnWithoutAJournal) {
   JobFixture job(2, 3, 2);

@@ -351,6 +351,7 @@ class Checker {
     }
     summary.set_done(true);
     health_.last = std::move(summary);
+    health_.last_is_kept = health_.last.ByteSizeLong() <= kMostKeptBytes;
     orders_.groups.clear();
     orders_.over = true;
     // Last: this object's own run.
@@ -468,6 +469,12 @@ std::vector<v1::LeftOut> LeftOutNow(const HealthState& health, Instant now) {
     each.set_needs_others(entry.needs_others);
   }
   return told;
+}
+
+void RestoreLastCheck(HealthState& health, v1::CheckSummary told) {
+  health.runs = std::max(health.runs, told.run());
+  health.last = std::move(told);
+  health.last_is_kept = true;
 }
 
 void RestoreLeftOut(HealthState& health, const v1::LeftOut& told, Instant now) {

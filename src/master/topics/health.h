@@ -33,6 +33,8 @@ constexpr int64_t kCheckAnswerMs = 15'000;
 inline int64_t AnswerWithinMs(const v1::CheckSpec& spec) { return spec.limit_ms() + kCheckAnswerMs; }
 // Of so many nodes at most what each has measured goes into the record.
 constexpr size_t kMostRecorded = 256;
+// The last check is remembered by the next master, of at most so many bytes: some 100 nodes' values.
+constexpr size_t kMostKeptBytes = 128 * 1'024;
 // Machines that are remembered as left out. The one whose time ends first is forgotten for a further one.
 constexpr size_t kMaxLeftOut = 4'096;
 
@@ -90,6 +92,8 @@ struct HealthState {
   // Also of those whose time is over, until a check finds them good.
   std::map<Machine, LeftOutMachine> left_out;
   v1::CheckSummary last;  // run 0: there was none
+  // The journal has it: every snapshot writes it anew, so one of very many nodes is in the record alone.
+  bool last_is_kept = false;
 };
 
 // What is to be sent, and what has come of it.
@@ -134,6 +138,8 @@ Instant NextHealthDeadline(const HealthState& health);
 std::vector<Machine> LeftOutMachines(const HealthState& health, const std::string& name, Instant now);
 // What a new master must know, and people are told.
 std::vector<v1::LeftOut> LeftOutNow(const HealthState& health, Instant now);
+// Of an earlier master's word. Checks are numbered on from it.
+void RestoreLastCheck(HealthState& health, v1::CheckSummary told);
 // Of an earlier master's word.
 void RestoreLeftOut(HealthState& health, const v1::LeftOut& told, Instant now);
 
