@@ -317,6 +317,7 @@ void SimAgent::Hear(const v1::MasterMessage& message) {
   parts_.judge.OnAgentTold(*this, message);
   if (message.has_check()) return Feed(agent::checking::Ordered{message.check()});
   if (message.has_start_round()) Feed(agent::checking::Over{});
+  if (message.has_welcome()) Feed(agent::checking::Unasked{});
   if (message.has_finish()) keeper_.OnJobEnded();
   Feed(agent::FromMaster{message});
   if (message.has_welcome()) keeper_.OnAttached();

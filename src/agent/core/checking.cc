@@ -64,10 +64,15 @@ class Stepper {
     if (IsMeant(event.id)) Answer(event.ended);
   }
 
-  void On(const Over& /*event*/) {
+  // A master that was started anew may number its checks as the one before: to it this would be an answer of its own.
+  void On(const Unasked& /*event*/) {
     s_.ordered = false;
     s_.due = s_.hurry_at = kNever;
     Close();
+  }
+
+  void On(const Over& /*event*/) {
+    On(Unasked{});
     if (std::exchange(s_.helper, Helper::kNone) != Helper::kNone) Do(EndHelper{}, "nothing is checked any more");
   }
 

@@ -46,10 +46,12 @@ struct CheckDone {
   uint64_t id = 0;
   std::string ended;  // why it did not come to its end by itself; empty: it did
 };
-struct Over {};  // the node trains, or leaves: nothing more is checked for now
+struct Unasked {};  // another stream begins: who gave the order counts this node as gone
+struct Over {};     // the node trains, or leaves: nothing more is checked for now
 struct Tick {};
 
-using Event = std::variant<Wanted, Ordered, HelperReady, HelperEnded, CheckBegun, CheckTold, CheckDone, Over, Tick>;
+using Event =
+    std::variant<Wanted, Ordered, HelperReady, HelperEnded, CheckBegun, CheckTold, CheckDone, Unasked, Over, Tick>;
 
 // --- actions ------------------------------------------------------------------------------------------------------
 

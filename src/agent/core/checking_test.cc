@@ -88,6 +88,20 @@ TEST_F(CheckingTest, ANewOrderReplacesTheOld) {
   EXPECT_EQ(reports_[0].part(), 2u);
 }
 
+TEST_F(CheckingTest, WhoeverOrderedOnAnotherStreamGetsNoAnswer) {
+  Feed(Ordered{Order(2, 2)});
+  Feed(HelperReady{});
+  Feed(Unasked{});
+  EXPECT_EQ(open_, 0);
+  EXPECT_EQ(NextDeadline(state_), kNever);
+  Feed(CheckDone{given_[0].id, ""});
+  EXPECT_THAT(reports_, IsEmpty());
+  EXPECT_EQ(ended_, 0) << "the next order is for the same helper";
+  Feed(Ordered{Order(1)});
+  Feed(CheckDone{given_.at(1).id, ""});
+  EXPECT_THAT(reports_, SizeIs(1));
+}
+
 TEST_F(CheckingTest, AHelperThatDiesIsToldAndStartedAgain) {
   Feed(Ordered{Order(1)});
   Feed(HelperReady{});

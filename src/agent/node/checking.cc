@@ -37,6 +37,11 @@ void NodeAgent::GiveOrder() {
 }
 
 void NodeAgent::Do(const checking::StartHelper& /*action*/) {
+void NodeAgent::ForgetOrder() {
+  held_order_.reset();
+  Feed(checking::Unasked{});
+}
+
   supervisor_->ForkAside([this](StatusOr<Spare> spare) { BeginHelper(std::move(spare)); });
 }
 

@@ -299,6 +299,7 @@ void NodeAgent::OnMessage(v1::MasterMessage message) {
   // The store of a check may be where the round's is to be.
   if (message.has_start_round()) Feed(checking::Over{});
   const bool welcome = message.has_welcome();
+  if (welcome) ForgetOrder();
   if (message.has_finish()) checkpoints_->OnJobEnded();
   Feed(FromMaster{std::move(message)});
   if (welcome) checkpoints_->OnAttached();

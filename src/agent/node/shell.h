@@ -86,6 +86,7 @@ class NodeAgent {
   void StepOnCheck(const checking::Event& event);
   // An order waits until the last round's workers are gone, with their devices' memory.
   void GiveOrder();
+  void ForgetOrder();
   void ArmTimer();
   void OnTimer(Instant armed);
   void OnSignal(int signal);
