@@ -65,16 +65,20 @@ class Network:
         run("ip", "netns", "add", self.router)
         run(*self.inside(self.router), "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         for index in range(self.count):
-            host, cable = self.host(index), self.cable(index)
+            host = self.host(index)
             run("ip", "netns", "add", host)
-            run("ip", "-n", self.router, "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", host)
-            run("ip", "-n", self.router, "addr", "add", f"10.77.{index}.1/24", "dev", cable)
-            run("ip", "-n", self.router, "link", "set", cable, "up")
-            run("ip", "-n", host, "addr", "add", f"{self.address(index)}/24", "dev", "eth0")
-            for device in ("lo", "eth0"):
-                run("ip", "-n", host, "link", "set", device, "up")
-            # No default route: the question for a host's name, which torch asks, fails at once instead of after 5 s.
-            run("ip", "-n", host, "route", "add", "10.77.0.0/16", "via", f"10.77.{index}.1")
+            run("ip", "-n", host, "link", "set", "lo", "up")
+            self._lay(self.cable(index), host, "eth0", f"10.77.{index}", "10.77.0.0/16")
+
+    def _lay(self, cable, host, device, network, others):
+        """A cable from the router, where it is called `cable`, to `device` of a host, whose address is `network`.2."""
+        run("ip", "-n", self.router, "link", "add", cable, "type", "veth", "peer", "name", device, "netns", host)
+        run("ip", "-n", self.router, "addr", "add", f"{network}.1/24", "dev", cable)
+        run("ip", "-n", self.router, "link", "set", cable, "up")
+        run("ip", "-n", host, "addr", "add", f"{network}.2/24", "dev", device)
+        run("ip", "-n", host, "link", "set", device, "up")
+        # No default route: the question for a host's name, which torch asks, fails at once instead of after 5 s.
+        run("ip", "-n", host, "route", "add", others, "via", f"{network}.1")
 
     def host(self, index):
         return f"phx{self.tag}{index}"
@@ -101,6 +105,14 @@ class Network:
         """Gives all hosts one name, in a file at `path`, host 0's address first."""
         path.write_text("127.0.0.1 localhost\n" + "".join(f"{self.address(i)} {name}\n" for i in range(self.count)))
         self.names = path
+
+    def rail(self, index):
+        return f"rail{index}"
+
+    def lay_rails(self):
+        """A second cable to each host, eth1 there, with a network of its own."""
+        for index in range(self.count):
+            self._lay(self.rail(index), self.host(index), "eth1", f"10.78.{index}", "10.78.0.0/16")
 
     # --- what breaks
 
@@ -129,10 +141,11 @@ class Network:
             what = ["iif", self.cable(sender), "to", self.address(receiver)]
             run("ip", "-n", self.router, "rule", "add", *what, "blackhole")
 
-    def throttle(self, index, mbit_per_s):
-        """The cable of a host carries no more, either way."""
+    def throttle(self, index, mbit_per_s, rail=False):
+        """The cable of a host, or its second one, carries no more, either way."""
         bucket = ["rate", f"{mbit_per_s}mbit", "burst", "64kb", "latency", "100ms"]
-        ends = ((self.router, self.cable(index)), (self.host(index), "eth0"))
+        cable, device = (self.rail(index), "eth1") if rail else (self.cable(index), "eth0")
+        ends = ((self.router, cable), (self.host(index), device))
         for namespace, device in ends:
             run(*self.inside(namespace), "tc", "qdisc", "add", "dev", device, "root", "tbf", *bucket)
 

@@ -112,6 +112,7 @@ def meet(store, rank):
     below.set_timeout(datetime.timedelta(seconds=30))
     below.add(f"node/{rank}", 1)
     below.add("cuda", 0)
+    below.set(f"nics/{rank}", "[]")
     if below.add("came", 1) == 2:
         below.set("all", "0")
     return below
@@ -253,7 +254,33 @@ def test_the_interface_of_an_address():
         interfaces.of_address("203.0.113.7")
 
 
+def test_network_interfaces_that_are_to_be_checked(light):
+    found, ended = light.carry_out(nics=["lo"])
+    assert (found["nics"]["outcome"], found["nics"]["sentence"], ended) == ("passed", "lo has 127.0.0.1", "")
+    found, _ = light.carry_out(nics=["lo", "eth77"])
+    there = ", ".join(name for _, name in socket.if_nameindex())
+    assert found["nics"]["sentence"] == f"nics: there is no network interface eth77, but {there}"
+    for names in (["lo", "lo"], ["eth 0"], ["a-name-of-sixteen"], [f"eth{i}" for i in range(17)]):
+        found, ended = light.carry_out(nics=names)
+        assert not found and ended.startswith("refused: nics is ["), ended
+
+
 # Nodes with each other.
+
+
+def test_a_pair_by_the_interfaces_that_both_check(pair, store):
+    for rank, nics in ((0, ["lo", "eth77"]), (1, ["lo"])):
+        pair[rank].order(**fields_of_pair(store, rank, nics=nics))
+    first, second = (pair[rank].results()[0] for rank in (0, 1))
+    assert list(first)[:4] == ["tcp", "tcp:eth77", "tcp:lo", "matmul"]
+    assert list(second)[:3] == ["tcp", "tcp:lo", "matmul"]
+    assert first["tcp:eth77"]["outcome"] == "skipped"
+    assert first["tcp:eth77"]["sentence"] == "node-b checks no network interface eth77"
+    for found in (first, second):
+        assert found["tcp:lo"]["outcome"] == "passed", found
+        slower = min(value_of(found["tcp:lo"], f"tcp_bandwidth_{way}:lo") for way in ("to", "from"))
+        assert value_of(found["tcp:lo"], "tcp_time:lo") == (4 << 20) // max(1, slower)
+        assert value_of(found["tcp:lo"], "tcp_latency:lo") > 0
 
 
 def test_a_pair(pair, store):

@@ -2,7 +2,7 @@
 
 import os
 
-from phalanx.node_check import collective, compute, disk, loopback, programs, switchbox, tcp
+from phalanx.node_check import collective, compute, disk, interfaces, loopback, programs, switchbox, tcp
 from phalanx.node_check.deadline import Deadline
 from phalanx.node_check.meeting import Meeting
 from phalanx.node_check.texts import clean
@@ -30,12 +30,16 @@ def _alone(order, torch):
     yield "device_memory", lambda: compute.device_memory(torch)
     yield "disk_write", lambda: disk.write(order.directory)
     yield "loopback", lambda: loopback.echo(order.address)
+    if order.nics:
+        yield "nics", lambda: interfaces.check(order.nics)
 
 
 def _together(order, torch, deadline):
     meeting = Meeting(order, torch, deadline)
     if order.kind == "pair":
         yield "tcp", lambda: tcp.check(order, meeting, deadline)
+        for nic in sorted(order.nics):  # the same order on both, whatever each was told
+            yield f"tcp:{nic}", lambda nic=nic: tcp.check_nic(order, meeting, deadline, nic)
         yield "matmul", lambda: compute.matmul(torch)
         # One may have many devices to look at: sums begin when both have.
         meeting.expect_behind("matmul")

@@ -1,6 +1,7 @@
 """Meeting the other nodes of an order at a c10d store."""
 
 import itertools
+import json
 from datetime import timedelta
 
 from phalanx.node_check import sockets
@@ -47,6 +48,19 @@ class Meeting:
                 raise
         return self._store
 
+    def nics_of_partner(self):
+        """Of a pair that has met: the network interfaces that the other node checks. Raises Failed."""
+        key = f"nics/{1 - self._order.group_rank}"
+        try:
+            names = json.loads(self._store.get(key))
+        except RuntimeError as error:
+            raise Failed(f"the store says: {first_line(error)}") from None
+        except ValueError:
+            names = None
+        if not isinstance(names, list):
+            raise Failed(f"the store has no names of network interfaces under {key}")
+        return names
+
     def _await_stage(self, name):
         limit_s = self._deadline.left_s(share=_SHARE)
         try:
@@ -83,6 +97,8 @@ class Meeting:
     def _meet(self, store, limit):
         store.add(f"node/{self._order.group_rank}", 1)
         store.add("cuda", 1 if self._torch.devices() else 0)
+        if self._order.kind == "pair":
+            store.set(f"nics/{self._order.group_rank}", json.dumps(self._order.nics))
         if store.add("came", 1) == self._order.group_size:
             store.set("all", str(store.add("cuda", 0)))
         store.wait(["all"], limit)

@@ -2,16 +2,19 @@
 
 import json
 import os
+import re
 from typing import NamedTuple, Optional
 
 MOST_LINE_BYTES = 1 << 20
 MOST_PROGRAMS = 32
 MOST_PAIRS = 255  # and their count is a value, too
+MOST_NICS = 16
 _MOST_CHARACTERS = 4096
 _MOST = 1 << 31
 _KINDS = ("alone", "pair", "all")
 _SOURCES = ("tool:", "file:")
 _WITH_OTHERS = ("tcp", "all_reduce", "all_reduce_nccl")
+_NIC = re.compile(r"[A-Za-z0-9_.-]{1,15}\Z")  # as the names of values, and no longer than the kernel's
 
 
 class Refused(Exception):
@@ -41,12 +44,13 @@ class Order(NamedTuple):
     limit_ms: int
     directory: str
     programs: list
+    nics: list
     switchbox: Optional[Switchbox]
     text: str  # the line it came as
 
     def named(self, check):
         """A check, and with whom it is."""
-        if check not in _WITH_OTHERS or self.kind == "alone":
+        if check.partition(":")[0] not in _WITH_OTHERS or self.kind == "alone":
             return check
         if self.kind == "pair":
             return f"{check} with {self.partner()}"
@@ -86,6 +90,9 @@ def read_order(message):
     programs = _texts(message, "programs")
     if len(programs) > MOST_PROGRAMS or not all(map(os.path.isabs, programs)):
         raise Refused(f"programs has more than {MOST_PROGRAMS} paths, or one that is not absolute")
+    nics = _texts({"nics": [], **message}, "nics")
+    if len(nics) > MOST_NICS or len(set(nics)) < len(nics) or not all(map(_NIC.match, nics)):
+        raise Refused(f"nics is {nics}; it is up to {MOST_NICS} names of network interfaces, each once")
     store = _store(message.get("store"))
     if store is None and kind != "alone":
         raise Refused(f"kind {kind} has no store to meet at")
@@ -107,6 +114,7 @@ def read_order(message):
         limit_ms=limit_ms,
         directory=_text(message, "directory"),
         programs=programs,
+        nics=nics,
         switchbox=_switchbox(message.get("switchbox")),
         text=json.dumps(message, separators=(",", ":")),
     )

@@ -1,5 +1,6 @@
 """Sockets at addresses that are given, never guessed."""
 
+import contextlib
 import errno
 import os
 import socket
@@ -11,12 +12,21 @@ def resolve(address, port):
     return family, found
 
 
-def listen(address, limit_s):
+def hold_to(link, nic):
+    """What it sends leaves by that interface alone. Linux before 5.7 leaves that to root: for others the kernel chooses
+    by the address that it goes to."""
+    with contextlib.suppress(PermissionError):
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, nic.encode() + b"\0")
+
+
+def listen(address, limit_s, nic=None):
     """A listening socket on a port that the kernel chooses."""
     family, found = resolve(address, 0)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.settimeout(limit_s)
+        if nic is not None:
+            hold_to(listener, nic)
         listener.bind(found)
         listener.listen(8)
     except OSError:
@@ -25,12 +35,14 @@ def listen(address, limit_s):
     return listener
 
 
-def dial(address, port, own_address, limit_s):
+def dial(address, port, own_address, limit_s, nic=None):
     """A connection that leaves by this node's own address."""
     family, found = resolve(address, port)
     link = socket.socket(family, socket.SOCK_STREAM)
     try:
         link.settimeout(limit_s)
+        if nic is not None:
+            hold_to(link, nic)
         link.bind(resolve(own_address, 0)[1])
         link.connect(found)
     except OSError:

@@ -1,4 +1,5 @@
-"""A plain connection between two nodes: how long a byte takes, how many go, and how far apart the clocks are.
+"""A plain connection between two nodes: how long a byte takes, how many go, and how far apart the clocks are. By the
+address of the job, and by each network interface that both are told to check.
 
 Group rank 0 listens, rank 1 dials and shows the token that rank 0 has put into the store. Then each leads once, rank 1
 first: the one that leads asks, the other answers. Both come to know both directions.
@@ -12,9 +13,10 @@ import statistics
 import struct
 import time
 from datetime import timedelta
+from typing import NamedTuple, Optional
 
-from phalanx.node_check import sockets
-from phalanx.node_check.results import Failed, mb_per_s, value
+from phalanx.node_check import interfaces, sockets
+from phalanx.node_check.results import Failed, Skipped, mb_per_s, value
 from phalanx.node_check.texts import first_line, of_errno, place, seconds
 
 ANSWER_S = 10
@@ -24,31 +26,72 @@ _SIZES = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20)
 _TIME_S = 0.2  # of all sizes together, but for the first
 _PING, _CLOCK, _BLOCK, _OVER = b"p", b"c", b"b", b"e"
 _NUMBER = struct.Struct("<q")
+# Of what a time is told, so that a slow interface counts as a slow sum does: as much as an all-reduce sums up.
+_TOLD_BYTES = 4 << 20
+
+
+class Way(NamedTuple):
+    key: str  # of the invitation, in the store
+    address: str
+    nic: Optional[str] = None  # which it is held to
 
 
 def check(order, meeting, deadline):
     store = meeting.join()
+    latency_us, offset_us, there_mb_s, back_mb_s = _speak(order, store, deadline, Way("tcp", order.address))
+    values = _values("", latency_us, there_mb_s, back_mb_s)
+    values.append(value("clock_offset", "us", offset_us))
+    return _sentence(order, latency_us, there_mb_s, back_mb_s), values
+
+
+def check_nic(order, meeting, deadline, nic):
+    """The same by that interface. Raises Skipped where the other node does not check one of that name."""
+    store = meeting.join()
+    if nic not in meeting.nics_of_partner():
+        raise Skipped(f"{order.partner()} checks no network interface {nic}")
+    way = Way(f"tcp/{nic}", interfaces.address_on(nic), nic)
+    latency_us, _, there_mb_s, back_mb_s = _speak(order, store, deadline, way)
+    values = _values(f":{nic}", latency_us, there_mb_s, back_mb_s)
+    took_us = _TOLD_BYTES / max(1, min(there_mb_s, back_mb_s))
+    values.append(value(f"tcp_time:{nic}", "us", took_us, "less"))
+    return _sentence(order, latency_us, there_mb_s, back_mb_s), values
+
+
+def _values(of, latency_us, there_mb_s, back_mb_s):
+    return [
+        value(f"tcp_latency{of}", "us", latency_us, "less"),
+        value(f"tcp_bandwidth_to{of}", "MB/s", there_mb_s, "more"),
+        value(f"tcp_bandwidth_from{of}", "MB/s", back_mb_s, "more"),
+    ]
+
+
+def _sentence(order, latency_us, there_mb_s, back_mb_s):
+    return f"{latency_us} us there and back, {there_mb_s} MB/s to and {back_mb_s} MB/s from {order.partner()}"
+
+
+def _speak(order, store, deadline, way):
+    """(latency in us, how far the other's clock is ahead in us, MB/s to it, MB/s from it)."""
     limit_s = deadline.left_s(ANSWER_S, share=0.5)  # others come behind it
-    where = [""]  # the place that is spoken with, for sentences
+    where = [way.address]  # the place that is spoken with, for sentences
+    begin = _accept if order.group_rank == 0 else _dial
     try:
-        link = _accept(order, store, limit_s, where) if order.group_rank == 0 else _dial(order, store, limit_s, where)
-        with link:
-            return _measure(order, link, where[0])
+        with begin(way, store, limit_s, where) as link:
+            return _measure(order.group_rank, link)
     except socket.timeout:
         raise Failed(f"no answer within {seconds(limit_s)} ({where[0]})") from None
     except OSError as error:
-        raise Failed(f"{of_errno(error)} ({where[0] or order.address})") from None
+        raise Failed(f"{of_errno(error)} ({where[0]})") from None
     except RuntimeError as error:  # of the store
         raise Failed(f"no answer within {seconds(limit_s)}: {first_line(error)}") from None
 
 
-def _accept(order, store, limit_s, where):
+def _accept(way, store, limit_s, where):
     until = time.monotonic() + limit_s
     token = os.urandom(_TOKEN_BYTES)
-    with sockets.listen(order.address, limit_s) as listener:
+    with sockets.listen(way.address, limit_s, way.nic) as listener:
         port = listener.getsockname()[1]
-        where[0] = place(order.address, port)
-        store.set("tcp", json.dumps([order.address, port, token.hex()]))
+        where[0] = place(way.address, port)
+        store.set(way.key, json.dumps([way.address, port, token.hex()]))
         while True:
             listener.settimeout(max(0.01, until - time.monotonic()))
             link, _ = listener.accept()
@@ -62,11 +105,11 @@ def _accept(order, store, limit_s, where):
             link.close()
 
 
-def _dial(order, store, limit_s, where):
-    store.wait(["tcp"], timedelta(seconds=limit_s))
-    address, port, token = _invitation(store.get("tcp"))
+def _dial(way, store, limit_s, where):
+    store.wait([way.key], timedelta(seconds=limit_s))
+    address, port, token = _invitation(store.get(way.key), way.key)
     where[0] = place(address, port)
-    link = sockets.dial(address, port, order.address, limit_s)
+    link = sockets.dial(address, port, way.address, limit_s, way.nic)
     try:
         link.sendall(token)
     except OSError:
@@ -75,7 +118,7 @@ def _dial(order, store, limit_s, where):
     return link
 
 
-def _invitation(text):
+def _invitation(text, key="tcp"):
     """(address, port, token). The store is another's: what it says is looked at."""
     try:
         address, port, token = json.loads(text)
@@ -84,25 +127,18 @@ def _invitation(text):
             return address, port, token
     except (ValueError, TypeError):
         pass
-    raise Failed("the store has no address, port and token under tcp")
+    raise Failed(f"the store has no address, port and token under {key}")
 
 
-def _measure(order, link, where):
+def _measure(group_rank, link):
     sockets.send_at_once(link)
-    if order.group_rank == 1:
+    if group_rank == 1:
         led = _lead(link)
         followed = _follow(link)
     else:
         followed = _follow(link)
         led = _lead(link)
-    latency_us, offset_us, there_mb_s = led
-    values = [
-        value("tcp_latency", "us", latency_us, "less"),
-        value("tcp_bandwidth_to", "MB/s", there_mb_s, "more"),
-        value("tcp_bandwidth_from", "MB/s", followed, "more"),
-        value("clock_offset", "us", offset_us),
-    ]
-    return f"{latency_us} us there and back, {there_mb_s} MB/s to and {followed} MB/s from {order.partner()}", values
+    return (*led, followed)
 
 
 def _lead(link):

@@ -116,6 +116,7 @@ std::string OrderLine(uint64_t id, const v1::CheckOrder& order, const NodeSetup&
   // What a node finds by itself it finds alone: beside another one it would accuse that, too.
   const bool alone = order.kind() == v1::CheckOrder::ALONE;
   json["programs"] = alone ? setup.programs : std::vector<std::string>();
+  json["nics"] = setup.nics;
   json["switchbox"] = alone && setup.has_switchbox ? SwitchboxJson(setup.switchbox) : Json(nullptr);
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -31,6 +31,7 @@ struct NodeSetup {
   std::string address;    // where others reach it
   std::string directory;  // that a disk check writes to; empty: none is made
   std::vector<std::string> programs;
+  std::vector<std::string> nics;  // by which pairs meet, too
   bool has_switchbox = false;
   Switchbox switchbox;
 };

@@ -79,13 +79,13 @@ TEST(CheckLines, AnOrderIsOneLineWithAllThatTheHelperNeeds) {
   NodeSetup setup;
   setup.address = "10.0.0.2";
   setup.programs = {"/opt/check"};
+  setup.nics = {"eth1", "eth2"};
   setup.has_switchbox = true;
   const std::string line = OrderLine(9, order, setup);
-  EXPECT_EQ(
-      line,
-      R"({"type":"order","id":9,"kind":"pair","group_rank":1,"group_size":2,"store":["10.0.0.1",4711],)"
-      R"("address":"10.0.0.2","peers":["a","b\n"],"limit_ms":30000,"directory":"","programs":[],"switchbox":null})"
-      "\n");
+  EXPECT_EQ(line, R"({"type":"order","id":9,"kind":"pair","group_rank":1,"group_size":2,"store":["10.0.0.1",4711],)"
+                  R"("address":"10.0.0.2","peers":["a","b\n"],"limit_ms":30000,"directory":"","programs":[],)"
+                  R"("nics":["eth1","eth2"],"switchbox":null})"
+                  "\n");
   order.set_group_size(8);
   EXPECT_THAT(OrderLine(9, order, setup), HasSubstr(R"("peers":[])"));
   order.set_kind(v1::CheckOrder::ALONE);

@@ -102,6 +102,7 @@ struct LaunchConfig {
   std::string check_directory;              // absolute, for the disk; empty: none is written to
   bool watches_ranks = false;               // which rank holds the others up
   std::vector<std::string> check_programs;  // absolute
+  std::vector<std::string> check_nics;      // by which pairs meet, beside the node's own address
   bool check_switchbox = false;
   std::string switchbox_source = "nvidia";  // or tool:PATH, file:PATH, absolute
   std::vector<std::pair<uint32_t, uint32_t>> box_pairs = {{0, 1}, {2, 4}, {3, 5}, {6, 7}};

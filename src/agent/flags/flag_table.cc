@@ -369,6 +369,10 @@ Status HandleCheckProgram(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+Status HandleCheckNics(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.config.check_nics, ParseNics(given.value));
+}
+
 Status HandleWatch(Draft& draft, const GivenFlag& given) {
   int64_t& every_ms = draft.config.watch_every_ms;
   every_ms = LaunchConfig().watch_every_ms;
@@ -677,6 +681,10 @@ constexpr FlagRow kTable[] = {
     {"--check-program", kOne, "PATH", kNoPet, kOurs, kNew, G::kChecks,
      "a program of your own that checks this node (docs/formats/node-check.md); may be given several times",
      HandleCheckProgram, nullptr},
+    {"--check-nics", kOne, "NIC,NIC", kNoPet, kOurs, kNew, G::kChecks,
+     "pairs of nodes also meet by each of these network interfaces, such as eth1,eth2: the rails that carry the "
+     "gradients",
+     HandleCheckNics, nullptr},
     {"--switchbox-source", kOne, "nvidia|tool:PATH|file:PATH", kNoPet, kOurs, kNew, G::kChecks,
      "who measures for --switchbox-check: torch's copies between GPUs (default), a vendor's tool, or a file of figures",
      HandleSwitchboxSource, nullptr},

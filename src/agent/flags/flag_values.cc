@@ -14,6 +14,9 @@ namespace {
 
 constexpr int64_t kMaxNodes = 1'000'000;
 constexpr int64_t kMaxLocalRank = 4095;
+// As python/phalanx/node_check/orders.py takes them.
+constexpr size_t kMaxNics = 16;
+constexpr size_t kMaxNicBytes = 15;  // IFNAMSIZ without its end
 constexpr int64_t kMaxSeconds = 10LL * 366 * 24 * 3600;
 
 Status Expected(std::string_view what) { return absl::InvalidArgumentError(fmt::format("expected {}", what)); }
@@ -235,6 +238,20 @@ StatusOr<std::set<int>> ParseLocalRanks(std::string_view text) {
     ranks.insert(static_cast<int>(*rank));
   }
   return ranks;
+}
+
+StatusOr<std::vector<std::string>> ParseNics(std::string_view text) {
+  const Status wrong = Expected(fmt::format(
+      "up to {} names of network interfaces with commas between them, each once, such as eth1,eth2", kMaxNics));
+  const auto belongs = [](char c) { return IsLetterOrDigit(c) || c == '_' || c == '.' || c == '-'; };
+  std::vector<std::string> nics;
+  for (const std::string_view entry : Split(text, ',')) {
+    const std::string_view name = Trim(entry);
+    const bool is_name = !name.empty() && name.size() <= kMaxNicBytes && std::ranges::all_of(name, belongs);
+    if (!is_name || nics.size() == kMaxNics || std::ranges::find(nics, name) != nics.end()) return wrong;
+    nics.emplace_back(name);
+  }
+  return nics;
 }
 
 StatusOr<std::set<int>> ParseSignals(std::string_view text) {

@@ -53,6 +53,9 @@ constexpr int64_t kMaxBoxPairs = 64;
 // "0:1 2:4": two different devices each, none in two pairs.
 [[nodiscard]] StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParseBoxPairs(std::string_view text);
 
+// "eth1,eth2": names of network interfaces.
+[[nodiscard]] StatusOr<std::vector<std::string>> ParseNics(std::string_view text);
+
 // "host", "host:port", ":port", "[v6]", "[v6]:port" or a bare IPv6 address (two colons or more, hence without a port).
 [[nodiscard]] StatusOr<Endpoint> ParseEndpoint(std::string_view text);
 

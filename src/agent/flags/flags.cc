@@ -307,7 +307,7 @@ class Resolver {
   Status ResolveChecks() {
     if (config_.check_only) config_.check_level = std::max(config_.check_level, 1u);
     for (const char* flag : {"--exclude-straggler", "--straggler-rule", "--check-timeout", "--check-directory",
-                             "--check-program", "--switchbox-check"}) {
+                             "--check-program", "--check-nics", "--switchbox-check"}) {
       if (!Given(flag) || config_.check_level > 0) continue;
       const bool while_training = std::string_view(flag) == "--exclude-straggler";
       if (while_training && config_.watches_ranks) continue;

@@ -540,14 +540,21 @@ TEST(Flags, NodeChecks) {
   EXPECT_EQ(Config({"--precheck=2", "--network-check", "s.py"}).check_level, 2u);
   EXPECT_EQ(Config({"--comm-perf-test", "s.py"}).check_level, 2u);
   EXPECT_EQ(Config({"--check-only", "s.py"}).check_level, 1u);
-  const LaunchConfig config =
-      Config({"--network-check", "--exclude-straggler", "--straggler-rule=median", "--check-timeout=2.5",
-              "--check-program", "/opt/a", "--check-program", "/opt/b", "--check-directory", "/ckpt", "s.py"});
+  const LaunchConfig config = Config({"--network-check", "--exclude-straggler", "--straggler-rule=median",
+                                      "--check-timeout=2.5", "--check-program", "/opt/a", "--check-program", "/opt/b",
+                                      "--check-directory", "/ckpt", "--check-nics=eth1, ib0.8001", "s.py"});
   EXPECT_TRUE(config.excludes_stragglers);
   EXPECT_TRUE(config.straggler_by_median);
   EXPECT_EQ(config.check_limit_ms, 2'500);
   EXPECT_THAT(config.check_programs, ElementsAre("/opt/a", "/opt/b"));
   EXPECT_EQ(config.check_directory, "/ckpt");
+  EXPECT_THAT(config.check_nics, ElementsAre("eth1", "ib0.8001"));
+  for (const char* nics :
+       {"", "eth1,", "eth1,eth1", "eth 1", "a-name-of-sixteen", "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q"}) {
+    EXPECT_THAT(Error({"--network-check", std::string("--check-nics=") + nics, "s.py"}),
+                HasSubstr("expected up to 16 names of network interfaces"));
+  }
+  EXPECT_THAT(Error({"--check-nics=eth1", "s.py"}), HasSubstr("give --network-check with it"));
   EXPECT_THAT(Error({"--exclude-straggler", "s.py"}), HasSubstr("give --network-check or --watch-ranks with it"));
   EXPECT_TRUE(Config({"--exclude-straggler", "--watch-ranks", "s.py"}).watches_ranks);
   EXPECT_THAT(Error({"--check-timeout=9", "--watch-ranks", "s.py"}), HasSubstr("give --network-check with it"));

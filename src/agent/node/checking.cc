@@ -17,6 +17,7 @@ checks::NodeSetup SetupOf(const LaunchConfig& config, const std::string& address
   setup.address = address;
   setup.directory = config.check_directory;
   setup.programs = config.check_programs;
+  setup.nics = config.check_nics;
   setup.has_switchbox = config.check_switchbox;
   setup.switchbox = {config.switchbox_source, config.box_pairs, config.min_bandwidth_mb_s, config.min_channels};
   return setup;
@@ -36,12 +37,12 @@ void NodeAgent::GiveOrder() {
   if (held_order_ && core_.workers.empty()) Feed(checking::Ordered{*std::exchange(held_order_, std::nullopt)});
 }
 
-void NodeAgent::Do(const checking::StartHelper& /*action*/) {
 void NodeAgent::ForgetOrder() {
   held_order_.reset();
   Feed(checking::Unasked{});
 }
 
+void NodeAgent::Do(const checking::StartHelper& /*action*/) {
   supervisor_->ForkAside([this](StatusOr<Spare> spare) { BeginHelper(std::move(spare)); });
 }
 

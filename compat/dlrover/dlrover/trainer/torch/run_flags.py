@@ -8,7 +8,7 @@ PHALANX_SWITCHES = frozenset(
     --virtual-local-rank --warm --watch-ranks""".split()
 )
 PHALANX_VALUED = frozenset(
-    """--check-directory --check-program --check-timeout --debug-rank --duplicate-stderr-filters
+    """--check-directory --check-nics --check-program --check-timeout --debug-rank --duplicate-stderr-filters
     --duplicate-stdout-filters --elastic-config --event-log-handler --hang-timeout --job-token-file --log-format
     --log-line-prefix-template --membind-policy --numa-binding --older-save-after --parent-pid --port-range
     --print-completion --replay-log --report-file --rescale-grace --restart-grace --restart-window --shutdown-timeout
