@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from phalanx.checkpoint.link import door
+from phalanx import _door as door
 
 TIMEOUT_S = 30
 

@@ -13,12 +13,13 @@ import weakref
 import torch
 
 import phalanx
+from phalanx import _door as door
 from phalanx._bootstrap import board, rescale
 from phalanx.checkpoint import native, selftest, stored
 from phalanx.checkpoint.copying import writer
 from phalanx.checkpoint.formats import disk, forms, mapped, named, plan
 from phalanx.checkpoint.handle import SaveHandle, Storage
-from phalanx.checkpoint.link import absent, alone, door, telling
+from phalanx.checkpoint.link import absent, alone, telling
 from phalanx.checkpoint.ranks import peers, place, safe_point, together, way
 from phalanx.checkpoint.state import loadable, states
 

@@ -7,10 +7,10 @@ import time
 import warnings
 import weakref
 
+from phalanx import _door as door
 from phalanx.checkpoint import native
 from phalanx.checkpoint.copying import cuda, device, flight, overlap
 from phalanx.checkpoint.handle import Storage
-from phalanx.checkpoint.link import door
 from phalanx.checkpoint.state import refuse
 
 SMALL_BYTES = 64 << 10  # what is no larger is copied at once: threads would win nothing

@@ -1,6 +1,6 @@
 """Ranks that do not save: who waits for their part of a save is told so, and waits no longer."""
 
-from phalanx.checkpoint.link import door
+from phalanx import _door as door
 
 # How long a rank that waits takes for granted that the others of its node come to it, in seconds.
 UNOPENED_S = 10  # those that have made no Checkpointer

@@ -15,9 +15,10 @@ import sys
 import threading
 import time
 
+from phalanx import _door as door
 from phalanx.checkpoint import stored
 from phalanx.checkpoint.formats import forms
-from phalanx.checkpoint.link import door, host
+from phalanx.checkpoint.link import host
 from phalanx.checkpoint.ranks import together
 
 EPOCH = 1  # of all saves of a process, as the host has it

@@ -8,8 +8,8 @@ import socket
 import subprocess
 import threading
 
+from phalanx import _door as door
 from phalanx._launch import process
-from phalanx.checkpoint.link import door
 
 _PACKET_BYTES_MAX = 64 << 10
 _SHARDS_A_PACKET = 40  # whatever their names

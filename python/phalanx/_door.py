@@ -1,4 +1,5 @@
-"""The checkpoint socket, this rank's end: docs/formats/checkpoint-socket.md. One JSON object a packet."""
+"""The checkpoint socket, this rank's end: docs/formats/checkpoint-socket.md. One JSON object a packet. Whoever in a
+rank has something to ask of its agent asks here, without torch."""
 
 import itertools
 import json
@@ -51,7 +52,7 @@ class Door:
         """For the native side, which says by itself when an image is sealed."""
         return self._socket.fileno()
 
-    def ask(self, request, timeout_s=None, **fields):
+    def ask(self, request, /, timeout_s=None, **fields):
         """The agent's answer to one request. Waits for it; Refusal and Gone say what else may come. Raises TimeoutError
         where none has come within `timeout_s`: it will be passed over."""
         question = _Question(next(self._end.ids), self)
