@@ -47,6 +47,25 @@ std::string Text(const v1::CheckpointOrder& order) {
   }
 }
 
+std::string Text(const v1::ShardRequest& request) {
+  switch (request.body_case()) {
+    case v1::ShardRequest::kOpen:
+      return "opens a dataset";
+    case v1::ShardRequest::kTake:
+      return fmt::format("asks for a shard ({})", request.request());
+    case v1::ShardRequest::kDone:
+      return fmt::format("has done shard {}", request.done().shards_size() > 0 ? request.done().shards(0) : 0);
+    default:
+      return "asks about a dataset";
+  }
+}
+
+std::string Text(const v1::ShardReply& reply) {
+  if (!reply.refused().empty()) return reply.refused();
+  const std::string shard = reply.has_shard() ? fmt::format(" shard {}", reply.shard()) : "";
+  return fmt::format("local rank {}, request {}{}", reply.local_rank(), reply.request(), shard);
+}
+
 std::string Text(const v1::CheckpointReport& report) {
   switch (report.body_case()) {
     case v1::CheckpointReport::kSealed:
@@ -117,6 +136,9 @@ std::string SaidText(const std::string& node, const v1::AgentMessage& message) {
       return fmt::format("hears {}: {}", node, message.node_fact().sentence());
     case v1::AgentMessage::kConsoleLost:
       return fmt::format("hears {}: {}", node, message.console_lost().sentence());
+    case v1::AgentMessage::kShardRequest:
+      return fmt::format("hears {}: local rank {} of epoch {} {}", node, message.shard_request().local_rank(),
+                         message.shard_request().epoch(), Text(message.shard_request()));
     case v1::AgentMessage::kHello:
     case v1::AgentMessage::BODY_NOT_SET:
       break;
@@ -172,6 +194,8 @@ std::string Sent(const v1::MasterMessage& message, const std::string& node) {
                          message.announce_rescale().at_step(), node);
     case v1::MasterMessage::kCheckpoint:
       return fmt::format("orders {}: {}", node, Text(message.checkpoint()));
+    case v1::MasterMessage::kShardReply:
+      return fmt::format("answers {}: {}", node, Text(message.shard_reply()));
     default:
       return "";
   }

@@ -77,6 +77,7 @@ CORES = (
     "src/agent/checkpoint/checkpoints*",
     "src/agent/checkpoint/saving.*",
     "src/agent/checkpoint/selection.*",
+    "src/agent/checkpoint/shards.*",
     "src/agent/checkpoint/wire.*",
     "src/agent/checks/lines.*",
     "src/agent/core/*",

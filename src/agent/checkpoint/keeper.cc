@@ -139,6 +139,7 @@ void CheckpointKeeper::CloseRank(int local_rank) {
   ranks_.erase(rank);
   for (auto& [asking, packet] : preparing_) asking = asking == local_rank ? -1 : asking;
   for (auto& [asking, packet] : opening_) asking = asking == local_rank ? -1 : asking;
+  shards_.OnRankGone(local_rank);
   Feed(saving::RankGone{local_rank});
 }
 
@@ -317,10 +318,14 @@ void CheckpointKeeper::OnRound(const v1::StartRound& round) {
   world_size_ = round.world_size();
   if (memory_) memory_->SetLiveEpoch(epoch_);
   exchange_.OnRound();
+  shards_.OnRound(epoch_);
   FeedAndRun(saving::RoundBegun{epoch_, round.group_rank()});
 }
 
-void CheckpointKeeper::OnAttached() { FeedAndRun(saving::Attached{}); }
+void CheckpointKeeper::OnAttached() {
+  FeedAndRun(saving::Attached{});
+  AskForShardsAgain();
+}
 
 void CheckpointKeeper::OnOrder(const v1::CheckpointOrder& order) { FeedAndRun(saving::Ordered{order}); }
 

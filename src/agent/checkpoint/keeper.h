@@ -17,6 +17,7 @@
 #include "agent/checkpoint/exchange.h"
 #include "agent/checkpoint/saving.h"
 #include "agent/checkpoint/selection.h"
+#include "agent/checkpoint/shards.h"
 #include "agent/checkpoint/wire.h"
 #include "base/event_loop.h"
 #include "base/fd.h"
@@ -33,6 +34,8 @@ class CheckpointKeeper {
   struct Links {
     std::function<void(v1::CheckpointReport)> tell;  // the master
     std::function<void(const std::string&)> say;     // people
+    // The master, of its ranks. What it cannot be told now it is told when it has welcomed this node.
+    std::function<void(v1::ShardRequest)> ask_shards = [](const v1::ShardRequest&) {};
     // Each step of the core goes through it, in order, before any of its actions is carried out.
     std::function<saving::Decided(NodeCheckpoints&, const saving::Event&)> step = saving::Step;
   };
@@ -65,6 +68,7 @@ class CheckpointKeeper {
   void OnRound(const v1::StartRound& round);
   void OnAttached();
   void OnOrder(const v1::CheckpointOrder& order);
+  void OnShardReply(const v1::ShardReply& reply);
   void OnJobEnded();
 
   // This node is to go: what is only in memory is on its way to storage.
@@ -114,6 +118,8 @@ class CheckpointKeeper {
   void On(int local_rank, const RestorePacket& packet);
   void On(int local_rank, const ImagesPacket& packet);
   void On(int local_rank, const AbsentPacket& packet);
+  void On(int local_rank, const ShardsPacket& packet);
+  void AskForShardsAgain();
   void Answer(int local_rank, const std::string& json);
   void AnswerError(int local_rank, int64_t id, const std::string& sentence);
   void CloseRank(int local_rank);
@@ -182,6 +188,7 @@ class CheckpointKeeper {
   std::map<std::string, CheckedFolder> checked_;  // last, by directory
   std::map<std::pair<std::string, SaveKey>, std::vector<checkpoint::MemoryImage>> held_;  // by HoldSave
   ImageExchange exchange_;
+  ShardRelay shards_;
   std::deque<FetchImages> fetches_;  // the first is under way
   uint32_t rank_base_ = 0;
   uint32_t world_size_ = 0;

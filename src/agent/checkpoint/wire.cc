@@ -24,6 +24,9 @@ constexpr uint64_t kBytesMax = uint64_t{1} << 48;
 constexpr uint64_t kRankMax = INT32_MAX;
 constexpr int kSlotsMax = 3;
 constexpr size_t kTrackersMax = 8;
+constexpr size_t kNameMax = 256;
+constexpr int64_t kExactMax = int64_t{1} << 53;
+constexpr size_t kNumbersMax = 16'384;
 
 Status Wrong(std::string_view field, std::string_view right) {
   return absl::InvalidArgumentError(fmt::format("a checkpoint packet's {} is not {}", field, right));
@@ -232,6 +235,77 @@ StatusOr<RankPacket> Absent(const Json& packet) {
   return RankPacket{std::move(absent)};
 }
 
+StatusOr<uint64_t> Count(const Json& packet, const char* field) {
+  PHX_ASSIGN_OR_RETURN(const int64_t count, Number(packet, field, 0, kExactMax));
+  return static_cast<uint64_t>(count);
+}
+
+StatusOr<std::vector<uint64_t>> Counts(const Json& packet, const char* field) {
+  const auto list = packet.find(field);
+  if (list == packet.end() || !list->is_array() || list->size() > kNumbersMax) return Wrong(field, "a list of numbers");
+  std::vector<uint64_t> numbers;
+  for (const Json& number : *list) {
+    if (!number.is_number_unsigned() || number.get<uint64_t>() > kExactMax) return Wrong(field, "a list of numbers");
+    numbers.push_back(number.get<uint64_t>());
+  }
+  return numbers;
+}
+
+Status FillSpec(const Json& packet, v1::DatasetSpec& spec) {
+  PHX_ASSIGN_OR_RETURN(const uint64_t size, Count(packet, "size"));
+  PHX_ASSIGN_OR_RETURN(const uint64_t shard_size, Count(packet, "shard_size"));
+  PHX_ASSIGN_OR_RETURN(const uint64_t passes, Count(packet, "passes"));
+  PHX_ASSIGN_OR_RETURN(const uint64_t seed, Count(packet, "seed"));
+  PHX_ASSIGN_OR_RETURN(const std::string order, Text(packet, "order", kNameMax));
+  spec.set_size(size);
+  spec.set_shard_size(shard_size);
+  spec.set_passes(passes);
+  spec.set_seed(seed);
+  if (order == "shards") spec.set_order(v1::DatasetSpec::SHUFFLED_SHARDS);
+  if (order == "records") spec.set_order(v1::DatasetSpec::SHUFFLED_RECORDS);
+  return order == "none" || spec.order() != v1::DatasetSpec::IN_ORDER
+             ? absl::OkStatus()
+             : Wrong("order", R"("none", "shards" or "records")");
+}
+
+Status FillRestore(const Json& packet, v1::DatasetState& state) {
+  PHX_RETURN_IF_ERROR(FillSpec(packet, *state.mutable_spec()));
+  PHX_ASSIGN_OR_RETURN(const uint64_t next, Count(packet, "next"));
+  PHX_ASSIGN_OR_RETURN(const std::vector<uint64_t> gaps, Counts(packet, "undone_gaps"));
+  state.set_next(next);
+  state.mutable_undone_gaps()->Add(gaps.begin(), gaps.end());
+  return absl::OkStatus();
+}
+
+StatusOr<RankPacket> Shards(const Json& packet) {
+  ShardsPacket shards;
+  PHX_ASSIGN_OR_RETURN(shards.id, Number(packet, "id", 0, INT64_MAX));
+  v1::ShardRequest& request = shards.request;
+  PHX_ASSIGN_OR_RETURN(const std::string dataset, Text(packet, "dataset", kNameMax));
+  if (dataset.empty()) return Wrong("dataset", "a name");
+  request.set_dataset(ToUtf8(dataset));
+  PHX_ASSIGN_OR_RETURN(const uint64_t number, Count(packet, "request"));
+  request.set_request(number);
+  PHX_ASSIGN_OR_RETURN(const std::string ask, Text(packet, "ask", kNameMax));
+  std::vector<uint64_t> numbers;
+  if (ask == "done" || ask == "back") {
+    PHX_ASSIGN_OR_RETURN(numbers, Counts(packet, "shards"));
+    auto& told = ask == "done" ? *request.mutable_done()->mutable_shards() : *request.mutable_back()->mutable_shards();
+    told.Add(numbers.begin(), numbers.end());
+  } else if (ask == "open") {
+    PHX_RETURN_IF_ERROR(FillSpec(packet, *request.mutable_open()));
+  } else if (ask == "restore") {
+    PHX_RETURN_IF_ERROR(FillRestore(packet, *request.mutable_restore()));
+  } else if (ask == "take") {
+    request.mutable_take();
+  } else if (ask == "read") {
+    request.mutable_read();
+  } else {
+    return Wrong("ask", R"("open", "take", "done", "back", "read" or "restore")");
+  }
+  return RankPacket{std::move(shards)};
+}
+
 }  // namespace
 
 StatusOr<RankPacket> ParseRankPacket(std::string_view json) {
@@ -246,6 +320,7 @@ StatusOr<RankPacket> ParseRankPacket(std::string_view json) {
   if (type == "restore") return Restore(packet);
   if (type == "images") return Images(packet);
   if (type == "absent") return Absent(packet);
+  if (type == "shards") return Shards(packet);
   return Wrong("type", "one that this phalanx-run knows; the package that the rank imports may be newer");
 }
 

@@ -10,6 +10,7 @@
 
 #include "agent/checkpoint/checkpoints.h"
 #include "base/status.h"
+#include "phalanx/v1/shards.pb.h"
 
 namespace phalanx::agent {
 
@@ -67,8 +68,13 @@ struct AbsentPacket {
   int64_t id = 0;
   std::string dir;
 };
+// About shards of a dataset, as the master is asked; the agent knows the round and the rank.
+struct ShardsPacket {
+  int64_t id = 0;
+  v1::ShardRequest request;
+};
 using RankPacket = std::variant<OpenPacket, PreparePacket, SealedPacket, SkippedPacket, WaitPacket, RestorePacket,
-                                ImagesPacket, AbsentPacket>;
+                                ImagesPacket, AbsentPacket, ShardsPacket>;
 
 // The error is a sentence for the rank.
 StatusOr<RankPacket> ParseRankPacket(std::string_view json);

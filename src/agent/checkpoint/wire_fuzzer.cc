@@ -13,7 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!packet.ok()) return 0;
   std::visit(
       [](const auto& each) {
-        PHX_CHECK(each.dir.starts_with('/'), "a relative directory");
+        if constexpr (requires { each.dir; }) PHX_CHECK(each.dir.starts_with('/'), "a relative directory");
+        if constexpr (requires { each.request; })
+          PHX_CHECK(!each.request.dataset().empty(), "a dataset without a name");
         if constexpr (requires { each.step; }) PHX_CHECK(each.step >= 0, "a step below 0");
         if constexpr (requires { each.slots; }) PHX_CHECK(each.slots >= 2 && each.slots <= 3, "a strange slot count");
       },

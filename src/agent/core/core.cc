@@ -107,6 +107,7 @@ class Stepper {
         return Do(Say{m.notice().text()}, "the master says so");
       case v1::MasterMessage::kCheckpoint:  // of src/agent/checkpoint/checkpoints.h, beside this core
       case v1::MasterMessage::kCheck:       // of checking.h, as well
+      case v1::MasterMessage::kShardReply:  // of src/agent/checkpoint/shards.h, as well
       case v1::MasterMessage::BODY_NOT_SET:
         return;  // a newer master's message that this agent may ignore
     }

@@ -277,6 +277,12 @@ void NodeAgent::KeepCheckpoints() {
     SendMessage(std::move(message));
   };
   links.say = [this](const std::string& text) { Do(Say{text}); };
+  links.ask_shards = [this](v1::ShardRequest request) {
+    if (!core_.attached) return;  // it is asked again on the next stream
+    v1::AgentMessage message;
+    *message.mutable_shard_request() = std::move(request);
+    SendMessage(std::move(message));
+  };
   links.step = [this](NodeCheckpoints& core, const saving::Event& event) { return StepCheckpoints(core, event); };
   checkpoints_ =
       std::make_unique<CheckpointKeeper>(loop_,
@@ -292,6 +298,7 @@ void NodeAgent::KeepCheckpoints() {
 
 void NodeAgent::OnMessage(v1::MasterMessage message) {
   if (message.has_checkpoint()) return checkpoints_->OnOrder(message.checkpoint());
+  if (message.has_shard_reply()) return checkpoints_->OnShardReply(message.shard_reply());
   if (message.has_check()) {
     held_order_ = message.check();  // what is run for it is our own, or stands in this node's flags
     return GiveOrder();

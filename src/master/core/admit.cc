@@ -295,6 +295,15 @@ void AdmitFact(v1::NodeFact& fact) {
   fact.set_unix_ms(std::max<int64_t>(0, fact.unix_ms()));
 }
 
+// What no agent of ours would ask for is not heard; which numbers make sense together, the topic says to the rank.
+bool IsSane(const v1::ShardRequest& request) {
+  const bool one_of_few = request.done().shards_size() <= static_cast<int>(kMaxShardsOfRank) &&
+                          request.back().shards_size() <= static_cast<int>(kMaxShardsOfRank);
+  return !request.dataset().empty() && request.dataset().size() <= kMaxNameBytes &&
+         request.local_rank() < kMaxLocalWorldSize && request.epoch() <= kMaxEpoch && one_of_few &&
+         request.restore().undone_gaps_size() <= static_cast<int>(kMaxShardsOut);
+}
+
 void AdmitLeaving(v1::Leaving& leaving) {
   Cut(*leaving.mutable_reason(), kMaxReasonBytes);
   leaving.set_signal(std::clamp(leaving.signal(), 0, 64));
@@ -328,6 +337,9 @@ void Admit(v1::AgentMessage& message) {
       return AdmitFact(*message.mutable_node_fact());
     case v1::AgentMessage::kConsoleLost:
       return Cut(*message.mutable_console_lost()->mutable_sentence(), kMaxReasonBytes);
+    case v1::AgentMessage::kShardRequest:
+      if (!IsSane(message.shard_request())) return message.clear_body();
+      return DropUnknownFields(*message.mutable_shard_request());
     case v1::AgentMessage::kReady:
     case v1::AgentMessage::BODY_NOT_SET:
       return;

@@ -271,6 +271,27 @@ TEST(Admit, WhatMemoryHoldsIsHeardWhereAllOfItIsSane) {
   EXPECT_EQ(Admitted(opened).body_case(), v1::AgentMessage::BODY_NOT_SET);
 }
 
+TEST(Admit, WhatNoAgentWouldAskOfShardsIsNotHeard) {
+  v1::AgentMessage sane;
+  sane.mutable_shard_request()->set_dataset("data");
+  sane.mutable_shard_request()->mutable_take();
+  EXPECT_TRUE(Admitted(sane).has_shard_request());
+  const std::function<void(v1::ShardRequest&)> spoilers[] = {
+      [](auto& request) { request.clear_dataset(); },
+      [](auto& request) { request.set_dataset(std::string(257, 'x')); },
+      [](auto& request) { request.set_local_rank(4'096); },
+      [](auto& request) { request.set_epoch((uint64_t{1} << 48) + 1); },
+      [](auto& request) { request.mutable_done()->mutable_shards()->Resize(65, 1); },
+      [](auto& request) { request.mutable_back()->mutable_shards()->Resize(65, 1); },
+      [](auto& request) { request.mutable_restore()->mutable_undone_gaps()->Resize(8'193, 1); },
+  };
+  for (const auto& spoil : spoilers) {
+    v1::AgentMessage message = sane;
+    spoil(*message.mutable_shard_request());
+    EXPECT_EQ(Admitted(message).body_case(), v1::AgentMessage::BODY_NOT_SET);
+  }
+}
+
 TEST(Admit, WhatNoAgentWouldTellOfCheckpointsIsNotHeard) {
   v1::AgentMessage message;
   v1::CheckpointReport& report = *message.mutable_checkpoint();

@@ -20,6 +20,7 @@
 #include "master/core/progress.h"
 #include "master/core/rescale.h"
 #include "master/core/rounds.h"
+#include "master/core/shards.h"
 #include "master/core/stalls.h"
 #include "master/core/succession.h"
 #include "master/core/turn.h"
@@ -66,6 +67,7 @@ void On(Turn& turn, const AgentSaid& e) {
     case v1::AgentMessage::kBeat:
       return On(turn, e.session, message.beat());
     case v1::AgentMessage::kWorkerExited:
+      ReturnShards(turn, e.session, message.worker_exited());
       return On(turn, e.session, message.worker_exited());
     case v1::AgentMessage::kFirstStep:
       return On(turn, e.session, message.first_step());
@@ -85,6 +87,8 @@ void On(Turn& turn, const AgentSaid& e) {
       return On(turn, e.session, message.node_fact());
     case v1::AgentMessage::kConsoleLost:
       return On(turn, e.session, message.console_lost());
+    case v1::AgentMessage::kShardRequest:
+      return On(turn, e.session, message.shard_request());
     case v1::AgentMessage::kHello:
     case v1::AgentMessage::BODY_NOT_SET:
       return;
@@ -121,6 +125,7 @@ Instant RoundDue(const JobState& s) {
 void Settle(Turn& turn) {
   const JobState& job = turn.job;
   ExpireLook(turn);
+  SettleShards(turn);
   SettleAway(turn);
   if (job.phase == Phase::kFinished) {  // whoever is away then
     SettleChecks(turn);
@@ -258,11 +263,11 @@ Instant NextDeadline(const JobState& s) {
   if (s.candidacy) return std::min({s.candidacy->until, s.candidacy->probe_at});
   // While members of a live round are away Settle decides nothing else.
   if (s.phase != Phase::kFinished && s.round && s.round->away > 0)
-    return std::min({s.lease_check, s.back_by, s.remember_at, s.look.until});
+    return std::min({s.lease_check, s.back_by, s.remember_at, s.look.until, ShardsDue(s)});
   return std::min({s.lease_check, s.join_deadline, s.next_notice, s.blame_deadline, s.back_by, s.remember_at,
                    RoundDue(s), s.tell_end_by, s.tell_wait_at, s.look.until, s.beware_until,
                    s.phase == Phase::kGathering ? s.probe_at : kNever, StallDue(s), HangDue(s), ChecksDue(s),
-                   DeparturesDue(s), NextCheckpointDeadline(s.checkpoints)});
+                   DeparturesDue(s), ShardsDue(s), NextCheckpointDeadline(s.checkpoints)});
 }
 
 }  // namespace phalanx::master

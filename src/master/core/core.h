@@ -41,6 +41,7 @@
 #include "master/rules/voters.h"
 #include "master/topics/checkpoints.h"
 #include "master/topics/health.h"
+#include "master/topics/shards.h"
 #include "phalanx/v1/agent.pb.h"
 #include "phalanx/v1/platform.pb.h"
 
@@ -349,6 +350,10 @@ struct JobState {
   Budget budget;
   CheckpointState checkpoints;
   HealthState health;
+  ShardState shards;
+  std::vector<std::pair<uint64_t, std::shared_ptr<const v1::MasterMessage>>> shard_replies;  // by stream; they wait ...
+  Instant shard_replies_at = kNever;                                                         // ... until then
+  Instant shard_replies_before = 0;                                                          // the last ones went
   Platform platform;
 
   CountedMap<uint64_t, Node> nodes;              // by session

@@ -41,6 +41,10 @@ struct ToldOrder {
   uint64_t session = 0;
   v1::CheckpointOrder order;
 };
+struct ToldShards {
+  uint64_t session = 0;
+  v1::ShardReply reply;
+};
 struct ToldCheck {
   uint64_t session = 0;
   v1::CheckOrder order;
@@ -251,7 +255,8 @@ class JobFixture {
   std::vector<ToldRescale> announced;  // not answered yet
   std::vector<ToldOrder> orders;       // about checkpoints
   std::vector<ToldCheck> checks;       // not answered yet
-  std::vector<Probe> probes;           // all so far
+  std::vector<ToldShards> shard_replies;
+  std::vector<Probe> probes;  // all so far
 
  private:
   static void Fill(v1::SaveId* save, uint64_t epoch, int64_t step) {
@@ -311,6 +316,9 @@ class JobFixture {
         return;
       case v1::MasterMessage::kCheckpoint:
         orders.push_back({a.session, message.checkpoint()});
+        return;
+      case v1::MasterMessage::kShardReply:
+        shard_replies.push_back({a.session, message.shard_reply()});
         return;
       case v1::MasterMessage::BODY_NOT_SET:
         PHX_CHECK(false, "an empty message");

@@ -10,6 +10,7 @@
 #include "master/core/door.h"
 #include "master/core/succession.h"
 #include "master/topics/checkpoints_saved.h"
+#include "master/topics/shards.h"
 #include "phalanx/v1/journal.pb.h"
 
 namespace phalanx::master {
@@ -297,6 +298,7 @@ std::string SaveState(const JobState& state, Instant now) {
   if (state.health.last_is_kept) *wire.mutable_last_check() = state.health.last;
   wire.set_written_ms(now);
   SaveCheckpoints(state.checkpoints, *wire.mutable_checkpoints());
+  if (!state.shards.datasets.empty()) SaveShards(state.shards, *wire.mutable_shards());
   if (!IsOfVoters(state)) {
     Fill(*wire.mutable_voters(), state.voters.confirmed);
     if (state.voters.told.nodes() > 0) Fill(*wire.mutable_told_voters(), state.voters.told);
@@ -356,6 +358,9 @@ StatusOr<JobState> RestoreState(std::string_view bytes, const std::string& job_i
   auto checkpoints = RestoreCheckpoints(wire.checkpoints(), live, state.round ? state.round->slots.size() : 0);
   if (!checkpoints.ok()) return Contradiction(Message(checkpoints.status()));
   state.checkpoints = *std::move(checkpoints);
+  auto shards = RestoreShards(wire.shards());
+  if (!shards.ok()) return Contradiction(Message(shards.status()));
+  state.shards = *std::move(shards);
   // Of a boot before this one at most what this one has lasted is counted, which is less than what has passed.
   const int64_t passed_ms = wire.written_ms() > 0 ? std::clamp<int64_t>(now - wire.written_ms(), 0, kMaxSpanMs) : 0;
   for (const v1::LeftOut& left_out : wire.left_out()) RestoreLeftOut(state.health, left_out, now - passed_ms);
