@@ -33,9 +33,9 @@ _INSTEAD = {
     "get_comm_world": "RANK, WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE say it",
     "num_nodes_waiting": "phalanx.on_rescale is called before nodes join",
     "report_failures": "phalanx-run reports each worker's end",
-    "get_task": "ElasticDistributedSampler shares a dataset out",
-    "report_task_result": "ElasticDistributedSampler shares a dataset out",
-    "report_dataset_shard_params": "ElasticDistributedSampler shares a dataset out",
+    "get_task": "ShardingClient has it",
+    "report_task_result": "ShardingClient.report_batch_done() does it",
+    "report_dataset_shard_params": "ShardingClient does it",
 }
 
 

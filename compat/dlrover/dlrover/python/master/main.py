@@ -73,7 +73,12 @@ ROWS = (
     ("--hang_downtime", "MIN", None, "no effect: a hang is told of after 12 s"),
     ("--max_hang_downtime", "MIN", None, "no effect"),
     ("--xpu_type", "NAME", None, "no effect: nothing here depends on the accelerator"),
-    ("--task_process_timeout", "S", None, "no effect: the master hands out no shards"),
+    (
+        "--task_process_timeout",
+        "S",
+        None,
+        "no effect: a shard is given out again when the round of its rank ends, and no earlier",
+    ),
     (
         "--training_elastic_mode",
         "base|ucp",
