@@ -66,15 +66,23 @@ TEST(ShardsOfTheNextMaster, RanksThatHaveRestoredAreKnown) {
   const uint64_t a = job.Attach("a");
   ShardAsker before(job);
   const v1::DatasetState state = ShardAsker::State(10, 1, 4, {2});
-  ASSERT_EQ(before.Restore(a, 0, state), "");
+  v1::ShardRequest restore = before.Request(0);
+  *restore.mutable_restore() = state;
+  ASSERT_EQ(before.Refused(a, restore), "");
   ASSERT_EQ(before.Take(a, 0), 2U);
   ASSERT_EQ(before.Done(a, 0, 2), "");
 
   Restarted next(job);
   ShardAsker asker(next);
   const uint64_t back = next.ComeBack(a);
+  ASSERT_EQ(asker.Refused(back, restore), "") << "its answer may have been lost";
+  EXPECT_EQ(asker.Take(back, 0), 4U) << "nothing is taken back by that";
   ASSERT_EQ(asker.Restore(back, 1, state), "");
-  EXPECT_EQ(asker.Take(back, 1), 4U) << "rank 1 comes late, and takes nothing back";
+  EXPECT_EQ(asker.Take(back, 1), 5U) << "nor as rank 1 comes late";
+  ASSERT_EQ(asker.Done(back, 1, 5), "");
+  ASSERT_EQ(asker.Done(back, 0, 4), "");
+  ASSERT_EQ(asker.Restore(back, 0, state), "");
+  EXPECT_EQ(asker.Take(back, 1), 2U) << "this rank has restored before, and wants to go back once more";
 }
 
 TEST(ShardsOfTheNextMaster, WhatIsNoStateOfShardsIsNoJournal) {
@@ -96,6 +104,7 @@ TEST(ShardsOfTheNextMaster, WhatIsNoStateOfShardsIsNoJournal) {
   EXPECT_FALSE(restored([](auto& dataset) { *dataset.add_given() = dataset.given(0); }).ok());
   EXPECT_FALSE(restored([](auto& dataset) { dataset.mutable_spec()->set_shard_size(0); }).ok());
   EXPECT_FALSE(restored([](auto& dataset) { dataset.clear_name(); }).ok());
+  EXPECT_FALSE(restored([](auto& dataset) { dataset.set_restored(7); }).ok()) << "by nobody";
 }
 
 // --- lives drawn at random ----------------------------------------------------------------------------------------

@@ -319,6 +319,7 @@ StatusOr<Dataset> RestoreDataset(const v1::Snapshot::Dataset& wire) {
   const bool counted_once = dataset.waiting.size() == static_cast<size_t>(wire.waiting_size()) &&
                             dataset.given.size() == static_cast<size_t>(wire.given_size()) &&
                             dataset.of_request.size() == dataset.given.size();
+  if ((dataset.restored == 0) != dataset.restored_by.empty()) return Wrong(wire.name(), "it was restored by nobody");
   if (!counted_once || dataset.next > ShardsIn(dataset.spec)) return Wrong(wire.name(), "its shards are miscounted");
   if (dataset.given.size() + dataset.waiting.size() > kMaxShardsOut) return Wrong(wire.name(), "too many are out");
   const auto is_out = [&dataset](uint64_t shard) { return shard < dataset.next; };
