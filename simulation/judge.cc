@@ -90,6 +90,7 @@ void Judge::OnMasterStep(const SimMaster& master, const MasterBefore& before, co
   if (due) CheckMembers(state);
   CheckBudget(state, before);
   saves_.OnMasterStep(master, before.epoch, decisions);
+  if (state.round && state.round->epoch != before.epoch) shards_.CheckDone(state);
   CheckFinish(master, before, decisions, due);
 }
 
@@ -498,6 +499,7 @@ void Judge::OnCheckpoint(int64_t before, int64_t step, const std::vector<int>& m
 }
 
 void Judge::OnRankEnded(const WorkerProcess& process, const RankEnd& end) {
+  shards_.OnRankEnded(process);
   story_.Say(queue_.now(), process.machine->name, "rank {} of epoch {} is gone: {}", process.rank, process.epoch,
              agent::DescribeEnd(end.exit_code, end.signal));
   // One that has come to a safe point makes room for the next round; its work is not done.

@@ -14,6 +14,7 @@
 #include "master/core/core.h"
 #include "simulation/event_queue.h"
 #include "simulation/judge_saves.h"
+#include "simulation/judge_shards.h"
 #include "simulation/largest_world.h"
 #include "simulation/scenario.h"
 #include "simulation/sim_journal.h"
@@ -57,7 +58,8 @@ class Judge {
         scenario_(scenario),
         machines_(machines),
         granted_(GrantedBy(scenario.spec)),
-        saves_({queue, *this, scenario, machines, storage, archive}) {}
+        saves_({queue, *this, scenario, machines, storage, archive}),
+        shards_(*this) {}
   Judge(const Judge&) = delete;
   Judge& operator=(const Judge&) = delete;
 
@@ -98,6 +100,7 @@ class Judge {
 
   // --- checkpoints ---
   SaveJudge& saves() { return saves_; }
+  ShardJudge& shards() { return shards_; }
   // No master has begun without all that the one before knew.
   bool remembered() const { return remembered_; }
 
@@ -151,6 +154,7 @@ class Judge {
   const std::optional<elasticity::JobSizes> granted_;  // world sizes
   std::optional<Violation> violation_;
   SaveJudge saves_;
+  ShardJudge shards_;
 
   size_t not_looked_at_ = 0;  // events since a walk over all nodes
   uint64_t highest_epoch_ = 0;

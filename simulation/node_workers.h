@@ -46,6 +46,7 @@ class NodeWorkers final : public RankOwner {
     Machine& machine;
     StartTroubles& troubles;
     SimKeeper& keeper;
+    SimShards& shards;
   };
   NodeWorkers(const Parts& parts, NodeWorkersEvents events);
   NodeWorkers(const NodeWorkers&) = delete;
@@ -75,6 +76,7 @@ class NodeWorkers final : public RankOwner {
   void RankStepped(const Process& process) override;
   void RankSafe(const Process& process) override;
   SimKeeper& Keeper() override { return parts_.keeper; }
+  SimShards& Shards() override { return parts_.shards; }
 
   const std::map<int, Process>& workers() const { return workers_; }
 

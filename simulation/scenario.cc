@@ -275,6 +275,8 @@ Scenario ScenarioOf(uint64_t seed, const ScenarioLimits& limits) {
   DrawNames(scenario);
   DrawChecks(scenario);
   DrawPaces(scenario);
+  // Of many ranks each message is told to the master: a few are enough to meet all that can go wrong.
+  scenario.script.takes_shards = seed % 4 == 1 && scenario.script.steps && scenario.machines.size() <= 16;
   scenario.script.saving = DrawSaving(scenario);
   if (scenario.script.saving) {
     scenario.script.checkpoint_every = StepsBetweenSaves(scenario);
@@ -311,6 +313,7 @@ std::vector<std::string> Describe(const Scenario& s) {
                   script.warm_start / kMs, s.warm ? "" : fmt::format(" and {} ms of imports", script.imports / kMs),
                   Name(script.on_term), Name(script.on_rescale), script.peers_hang ? "hang" : "fail"));
   if (script.saving) lines.push_back(Name(*script.saving));
+  if (script.takes_shards) lines.push_back("ranks take shards of a dataset");
   std::string machines;
   for (size_t i = 0; i < s.machines.size() && i < 12; ++i) {
     const Arrival& m = s.machines[i];

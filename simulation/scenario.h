@@ -51,6 +51,7 @@ struct Script {
   Micros patience = 10 * kSecond;  // ... until then
   bool leaves_children = false;    // in its group, when it ends
   std::optional<Saving> saving;    // absent: it keeps its own checkpoints, at once and on any machine
+  bool takes_shards = false;       // of a dataset, with each step
 };
 
 // What a check of a node finds (JobSpec.check).

@@ -45,8 +45,15 @@ SimAgent::SimAgent(const Parts& parts, int life)
     : parts_(parts),
       node_id_(fmt::format("{}-life{}", parts.machine.name, life)),
       keeper_(KeeperParts()),
+      shards_(parts.judge,
+              [this](v1::ShardRequest request) {
+                if (!alive_ || !core_.attached) return;  // it is asked again on the next stream
+                v1::AgentMessage message;
+                *message.mutable_shard_request() = std::move(request);
+                SendToMaster(std::move(message));
+              }),
       workers_({parts.queue, parts.story, parts.judge, parts.scenario, parts.training, parts.machine, parts.troubles,
-                keeper_},
+                keeper_, shards_},
                WorkersEvents()) {
   core_.options = OptionsOf(parts.scenario);
   joining_.options = JoiningOptionsOf(parts.scenario);
@@ -101,6 +108,7 @@ int64_t SimAgent::StepOf(const WorkerProcess& process) const {
 
 void SimAgent::OnExited(const Process& process, const RankEnd& end) {
   keeper_.OnRankEnded(process);
+  shards_.OnRankEnded(process);
   agent::WorkerEnded event;
   v1::WorkerExited& exited = event.exited;
   exited.set_epoch(process->epoch);
@@ -314,6 +322,7 @@ void SimAgent::Hear(const v1::MasterMessage& message) {
     TellOrder(parts_.story, parts_.queue.now(), parts_.machine.name, message.checkpoint());
     return keeper_.OnOrder(message.checkpoint());
   }
+  if (message.has_shard_reply()) return shards_.OnReply(message.shard_reply());
   parts_.judge.OnAgentTold(*this, message);
   if (message.has_check()) return Feed(agent::checking::Ordered{message.check()});
   if (message.has_start_round()) Feed(agent::checking::Over{});
@@ -321,6 +330,7 @@ void SimAgent::Hear(const v1::MasterMessage& message) {
   if (message.has_finish()) keeper_.OnJobEnded();
   Feed(agent::FromMaster{message});
   if (message.has_welcome()) keeper_.OnAttached();
+  if (message.has_welcome()) shards_.OnAttached();
 }
 
 void SimAgent::OnDown(StreamId stream, const std::string& why) {
@@ -466,6 +476,7 @@ void SimAgent::Do(const agent::OpenBoard& action) {
 void SimAgent::Do(const agent::StartWorker& action) {
   parts_.judge.OnWorkerStart(parts_.machine, workers_, action.round.epoch());
   if (action.local_rank == 0) keeper_.OnRound(action.round);
+  if (action.local_rank == 0) shards_.OnRound(action.round.epoch());
   workers_.StartWorker(action.round, action.local_rank);
   last_round_ = action.round;
   const auto started = workers_.workers().find(action.local_rank);

@@ -21,6 +21,7 @@
 #include "simulation/scenario.h"
 #include "simulation/sim_keeper.h"
 #include "simulation/sim_master.h"
+#include "simulation/sim_shards.h"
 
 namespace phalanx::simulation {
 
@@ -185,6 +186,7 @@ class SimAgent final : public AgentEnd {
   agent::checking::State checking_;
   int helpers_ = 0;  // so many have been started; the last one may live
   SimKeeper keeper_;
+  SimShards shards_;
   NodeWorkers workers_;
   bool alive_ = false;
   bool joined_ = false;

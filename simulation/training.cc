@@ -7,6 +7,7 @@
 
 #include "simulation/judge.h"
 #include "simulation/saving.h"
+#include "simulation/sim_shards.h"
 #include "simulation/story.h"
 
 namespace phalanx::simulation {
@@ -175,6 +176,9 @@ void Training::Step(Group& group) {
         });
       });
     }
+  }
+  if (parts_.script.takes_shards) {
+    for (const Member& member : group.members) member.owner->Shards().Work(member.process);
   }
   const Micros copies = Save(group);
   ComeToSafePoint(group);

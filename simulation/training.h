@@ -18,6 +18,7 @@ namespace phalanx::simulation {
 class Judge;
 class RankSaves;
 class SimKeeper;
+class SimShards;
 class SimStorage;
 class Story;
 struct Restored;
@@ -71,6 +72,7 @@ class RankOwner {
   virtual void RankSafe(const Process& process) = 0;
   // The other end of its ranks' checkpoint sockets.
   virtual SimKeeper& Keeper() = 0;
+  virtual SimShards& Shards() = 0;
 };
 
 class Training {

@@ -115,6 +115,23 @@ phx_plant(NAME grace-never-ends FILE master/core/rescale.cc SEEDS 5000
   PUT [==[  const int64_t grace_ms = PLANTED ? int64_t{1} << 40 : turn.job.spec->rescale_grace_ms();
   round.rescale_by = turn.now + grace_ms;]==])
 
+phx_plant(NAME shards-of-the-dead-lost FILE master/topics/shards.cc SEEDS 500
+  WHAT "shards that a dead rank held are not given out again"
+  FIND [==[    for (const auto& [shard, holder] : dataset.given) dataset.waiting.insert(shard);]==]
+  PUT [==[    for (const auto& [shard, holder] : dataset.given) {
+      if (!PLANTED) dataset.waiting.insert(shard);
+    }]==])
+
+phx_plant(NAME shards-not-in-the-journal FILE master/core/shards.cc SEEDS 2000
+  WHAT "a rank is given a shard that the journal knows nothing of"
+  FIND [==[  turn.RememberFirst(Remember::When::kBefore);]==]
+  PUT [==[  if (!PLANTED) turn.RememberFirst(Remember::When::kBefore);]==])
+
+phx_plant(NAME shards-of-an-old-round FILE master/core/shards.cc SEEDS 5000
+  WHAT "what ranks of a round that is over say of shards counts"
+  FIND [==[  if (!turn.IsLive(epoch) || node.group_rank < 0) return nullptr;]==]
+  PUT [==[  if ((PLANTED ? !turn.HasLiveRound() : !turn.IsLive(epoch)) || node.group_rank < 0) return nullptr;]==])
+
 # --- agents ---
 
 phx_plant(NAME no-redial FILE agent/core/core.cc SEEDS 500
