@@ -30,9 +30,18 @@ bool IsShared(const std::string& page) { return ckpt::IsSharedPage(page); }
 
 void SaveJudge::OnMasterStep(const SimMaster& master, uint64_t before, const std::vector<master::Decision>& decisions) {
   const v1::MasterMessage* last = nullptr;  // the same for all nodes
+  std::set<uint64_t> given_up;              // that have not told in time what they hold
   for (const master::Decision& decision : decisions) {
     const auto* const send = std::get_if<master::Send>(&decision.action);
-    if (send == nullptr || !send->message->has_checkpoint() || send->message.get() == last) continue;
+    if (send == nullptr || !send->message->has_checkpoint()) continue;
+    if (send->message->checkpoint().has_lend()) {
+      const uint64_t epoch = send->message->checkpoint().lend().epoch();
+      if (std::exchange(lent_to_, epoch) != epoch) lenders_.clear();
+      lenders_.insert(send->session);
+    }
+    const bool is_late = parts_.queue.now() >= round_begun_at_ + parts_.scenario.spec.rescale_grace_ms() * kMs;
+    if (send->message->checkpoint().has_lending_ended() && is_late) given_up.insert(send->session);
+    if (send->message.get() == last) continue;
     last = send->message.get();
     const v1::CheckpointOrder& order = last->checkpoint();
     if (order.has_committed()) CheckCommitted(master, before, KeyOf(order.save()));
@@ -43,9 +52,11 @@ void SaveJudge::OnMasterStep(const SimMaster& master, uint64_t before, const std
                             fmt::format("{} is said to be stored, and no such step counts", Text(KeyOf(order.save()))));
     }
   }
+  for (const uint64_t session : given_up) lenders_.erase(session);
 }
 
 void SaveJudge::OnNewMaster(const master::JobState& state) {
+  lenders_.clear();
   const auto dir = state.checkpoints.dirs.find(kCheckpointDir);
   known_ = dir == state.checkpoints.dirs.end() ? std::nullopt : dir->second.committed;
 }
@@ -58,11 +69,7 @@ void SaveJudge::CheckCommitted(const SimMaster& master, uint64_t before, const S
     // The last seal was heard in the step that began the next round: `state` has the members of that one.
     if (!committed_.contains(save)) CheckSealed(size_of_[before], save);
   } else if (before == state.epoch && MembersStand(master)) {  // else it was said to those of the round that has ended
-    std::vector<Holdings> memories;
-    for (const master::CheckpointMember& member : state.members) {
-      memories.push_back(HoldingsOf(*parts_.machines[static_cast<size_t>(master.MachineOf(member.session))]));
-    }
-    if (!CanRestore(master, save, memories)) {
+    if (!CanRestore(master, save, MemoriesOf(master))) {
       parts_.judge.Violated("commit-complete", fmt::format("{} is taken up, and not all hold it", Text(save)));
     }
   }
@@ -87,10 +94,29 @@ void SaveJudge::CheckSealed(const RoundSize& round, const SaveKey& save) {
 
 bool SaveJudge::MembersStand(const SimMaster& master) const {
   const master::CheckpointState& state = master.state().checkpoints;
-  return std::all_of(state.members.begin(), state.members.end(), [&](const master::CheckpointMember& member) {
-    const int machine = master.MachineOf(member.session);
-    return machine >= 0 && parts_.machines[static_cast<size_t>(machine)]->changed_at < round_begun_at_;
-  });
+  const auto stands = [&](uint64_t session) { return Stands(master, session); };
+  return std::all_of(state.members.begin(), state.members.end(),
+                     [&](const master::CheckpointMember& member) { return stands(member.session); }) &&
+         std::ranges::all_of(lenders_,
+                             [&](uint64_t session) { return master.MachineOf(session) < 0 || stands(session); });
+}
+
+bool SaveJudge::Stands(const SimMaster& master, uint64_t session) const {
+  const int machine = master.MachineOf(session);
+  return machine >= 0 && parts_.machines[static_cast<size_t>(machine)]->changed_at < round_begun_at_;
+}
+
+std::vector<SaveJudge::Holdings> SaveJudge::MemoriesOf(const SimMaster& master) const {
+  const master::CheckpointState& state = master.state().checkpoints;
+  std::vector<Holdings> memories;
+  const auto add = [&](uint64_t session) {
+    memories.push_back(HoldingsOf(*parts_.machines[static_cast<size_t>(master.MachineOf(session))]));
+  };
+  for (const master::CheckpointMember& member : state.members) add(member.session);
+  for (const uint64_t session : lent_to_ == state.epoch ? lenders_ : std::set<uint64_t>()) {
+    if (Stands(master, session)) add(session);
+  }
+  return memories;
 }
 
 SaveJudge::Holdings SaveJudge::HoldingsOf(const Machine& machine) {
@@ -130,10 +156,7 @@ bool SaveJudge::CanRestore(const SimMaster& master, const SaveKey& save, const s
 }
 
 std::optional<SaveKey> SaveJudge::NewestInMemory(const SimMaster& master) const {
-  std::vector<Holdings> memories;
-  for (const master::CheckpointMember& member : master.state().checkpoints.members) {
-    memories.push_back(HoldingsOf(*parts_.machines[static_cast<size_t>(master.MachineOf(member.session))]));
-  }
+  const std::vector<Holdings> memories = MemoriesOf(master);
   std::set<SaveKey> saves;
   for (const Holdings& memory : memories) {
     for (const auto& [save, holding] : memory) saves.insert(save);

@@ -98,6 +98,10 @@ class SaveJudge {
   // The newest save that can be restored from the memory of all members; nothing where one of them has changed since
   // the round began: the master may not know.
   bool MembersStand(const SimMaster& master) const;
+  // The node on that stream has not changed since the round began.
+  bool Stands(const SimMaster& master, uint64_t session) const;
+  // Of the members, and of the nodes that were asked to lend to them and are here still.
+  std::vector<Holdings> MemoriesOf(const SimMaster& master) const;
   std::optional<SaveKey> NewestInMemory(const SimMaster& master) const;
   bool CanRestore(const SimMaster& master, const SaveKey& save, const std::vector<Holdings>& memories) const;
   static Holdings HoldingsOf(const Machine& machine);
@@ -110,6 +114,8 @@ class SaveJudge {
   std::set<SaveKey> committed_;                           // by any master
   std::optional<SaveKey> known_;                          // to this master, as the newest
   std::map<uint64_t, std::string> decided_;               // what is restored, by epoch
+  uint64_t lent_to_ = 0;                                  // the epoch that nodes were asked last to lend to...
+  std::set<uint64_t> lenders_;                            // ... and the sessions of those
   std::multimap<SaveKey, uint64_t> resumed_;              // epochs that have restored it
   std::set<uint64_t> stepped_;                            // epochs
   struct Looked {

@@ -35,11 +35,17 @@ uint64_t TimelineOf(const WorkerProcess& process) {
 
 // --- load ---------------------------------------------------------------------------------------------------------
 
-void RankSaves::Load(const Process& process, SimKeeper& keeper, std::function<void(const Restored&)> done,
+void RankSaves::Load(const Process& process, SimKeeper& keeper, std::function<void(const Restored&)> on_read,
                      std::function<void(const std::string&)> fail) {
+  // Named files are read when the script likes.
+  const bool reads_all = parts_.saving.form == kDcpForm;
+  const auto done = [process, &keeper, reads_all, on_read = std::move(on_read)](const Restored& restored) {
+    if (reads_all) keeper.RestoreDone(process);
+    on_read(restored);
+  };
   parts_.story.Say(parts_.queue.now(), process->machine->name, "rank {} of epoch {} loads", process->rank,
                    process->epoch);
-  keeper.Open(process, [this, process, &keeper, done = std::move(done), fail = std::move(fail)] {
+  keeper.Open(process, [this, process, &keeper, done, fail = std::move(fail)] {
     keeper.Restore(process, [this, process, &keeper, done, fail](const RestoreAnswer& answer) {
       const bool disk = answer.order.restore().source() == v1::RestoreDecided::DISK;
       const std::vector<uint32_t> wanted = WantedOf(process, answer);

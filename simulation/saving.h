@@ -33,8 +33,8 @@ class RankSaves {
   };
   explicit RankSaves(const Parts& parts) : parts_(parts), random_(parts.seed, 6) {}
 
-  // load(). `done` is called once, if the rank lives so long; `fail` with what it raises instead.
-  void Load(const Process& process, SimKeeper& keeper, std::function<void(const Restored&)> done,
+  // load(). `on_read` is called once, if the rank lives so long; `fail` with what it raises instead.
+  void Load(const Process& process, SimKeeper& keeper, std::function<void(const Restored&)> on_read,
             std::function<void(const std::string&)> fail);
   // save(). Returns how long its copies take, at most: an optimizer's next step waits for them.
   Micros Save(const Process& process, SimKeeper& keeper, int64_t step, bool store);

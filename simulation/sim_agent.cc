@@ -57,7 +57,8 @@ SimAgent::SimAgent(const Parts& parts, int life)
                WorkersEvents()) {
   core_.options = OptionsOf(parts.scenario);
   joining_.options = JoiningOptionsOf(parts.scenario);
-  leaving_.options = {parts.scenario.stop_timeout_ms, parts.scenario.spec.max_nodes()};
+  leaving_.options = {parts.scenario.stop_timeout_ms, parts.scenario.spec.max_nodes(),
+                      parts.scenario.spec.rescale_grace_ms()};
 }
 
 SimKeeper::Parts SimAgent::KeeperParts() {

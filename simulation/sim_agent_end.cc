@@ -31,8 +31,11 @@ void SimAgent::Do(const agent::leaving::SettleStorage& action) {
   if (action.leaving) keeper_.OnLeaving();
   if (action.tidy) keeper_.Tidy();
   const bool storing = keeper_.Storing();
-  if (storing) keeper_.WhenStored([this] { Later(0, [this] { Feed(agent::leaving::StorageIdle{}); }); });
-  Feed(agent::leaving::StorageSettled{storing, keeper_.StoringText()});
+  const bool lending = keeper_.Lending();
+  if (storing || lending) {
+    keeper_.WhenUnneeded([this] { Later(0, [this] { Feed(agent::leaving::StorageIdle{}); }); });
+  }
+  Feed(agent::leaving::StorageSettled{storing, keeper_.StoringText(), lending});
 }
 
 void SimAgent::Do(const agent::leaving::Beat&) { Do(agent::SendBeat{0}); }

@@ -61,6 +61,7 @@ std::string SimKeeper::PageName(const Process& process, bool main) const {
 }
 
 void SimKeeper::Do(const agent::ScanMemory& action) {
+  if (action.to_lend) BeginEpoch(action.epoch);
   if (scan_epoch_ != action.epoch) {
     read_.clear();
     read_all_of_.clear();
@@ -334,6 +335,12 @@ void SimKeeper::Do(const agent::AnswerRestore& action) {
   });
 }
 
+void SimKeeper::RestoreDone(const Process& process) {
+  if (!Hears(process)) return;
+  core_.OnRestoreDone(process->local_rank, kCheckpointDir, 0);
+  Run();
+}
+
 void SimKeeper::AskImages(const Process& process, const std::vector<uint32_t>& ranks,
                           std::function<void(const ImagesAnswer&)> answered) {
   if (!Hears(process)) return;
@@ -364,13 +371,17 @@ void SimKeeper::Do(const agent::AnswerImages& action) {
 // --- the master ---------------------------------------------------------------------------------------------------
 
 void SimKeeper::OnRound(const v1::StartRound& round) {
-  epoch_ = round.epoch();
   rank_base_ = round.rank_base();
   world_size_ = round.world_size();
-  fetched_ = {};
-  pages_.SetLiveEpoch(epoch_);
+  BeginEpoch(round.epoch());
   core_.OnRound(epoch_, round.group_rank());
   Run();
+}
+
+void SimKeeper::BeginEpoch(uint64_t epoch) {
+  epoch_ = epoch;
+  fetched_ = {};
+  pages_.SetLiveEpoch(epoch_);
 }
 
 void SimKeeper::OnAttached() {
@@ -399,7 +410,7 @@ void SimKeeper::Run() {
     for (const agent::CheckpointAction& action : actions) std::visit([this](const auto& each) { Do(each); }, action);
   }
   running_ = false;
-  if (when_stored_ && !Storing()) std::exchange(when_stored_, nullptr)();
+  if (when_unneeded_ && !Storing() && !Lending()) std::exchange(when_unneeded_, nullptr)();
 }
 
 void SimKeeper::Do(const agent::TellMaster& action) { parts_.tell(action.report); }

@@ -70,7 +70,8 @@ class SimKeeper {
   std::string StoringText() const { return core_.StoringText(); }
   // Some rank waits for an answer that only the master can give.
   bool AwaitsMaster() const { return !requests_.empty(); }
-  void WhenStored(Task callback) { when_stored_ = std::move(callback); }
+  bool Lending() const { return core_.Lending(); }
+  void WhenUnneeded(Task callback) { when_unneeded_ = std::move(callback); }
   void End(bool failed);
   // The agent's process is no more, and its threads with it.
   void Die() {
@@ -88,6 +89,7 @@ class SimKeeper {
   void Wait(const Process& process, int64_t step, bool until_stored,
             std::function<void(const std::string& state)> over);
   void Restore(const Process& process, std::function<void(const RestoreAnswer&)> decided);
+  void RestoreDone(const Process& process);
   void AskImages(const Process& process, const std::vector<uint32_t>& ranks,
                  std::function<void(const ImagesAnswer&)> answered);
 
@@ -150,6 +152,7 @@ class SimKeeper {
   // Of that save on another machine, now; nothing where it cannot be read.
   std::optional<checkpoint::SlotImage> Read(const v1::ImageElsewhere& elsewhere, const SaveKey& save) const;
   agent::FetchedImages FilesOf(const SaveKey& save) const;
+  void BeginEpoch(uint64_t epoch);
   void OpenPage(const std::string& name);
   std::string PageName(const Process& process, bool main) const;
   void LookAtDirectories();
@@ -187,7 +190,7 @@ class SimKeeper {
   bool taken_up_ = false;  // memory whose directories are to be looked at
   bool looking_at_directories_ = false;
   std::vector<std::pair<Process, Task>> opening_;
-  Task when_stored_;
+  Task when_unneeded_;
   std::deque<StorageJob> storage_jobs_;  // the first is being done
 };
 

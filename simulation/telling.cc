@@ -42,6 +42,10 @@ std::string Text(const v1::CheckpointOrder& order) {
       return fmt::format("{} is {}stored", Of(order.save()), order.store_ended().stored() ? "" : "not ");
     case v1::CheckpointOrder::kCheck:
       return fmt::format("read its part of {}", order.check().name());
+    case v1::CheckpointOrder::kLend:
+      return fmt::format("lend what it holds to epoch {}", order.lend().epoch());
+    case v1::CheckpointOrder::kLendingEnded:
+      return "nobody needs what it holds";
     default:
       return "";
   }
@@ -95,6 +99,10 @@ std::string Text(const v1::CheckpointReport& report) {
       return fmt::format("has closed {} {}", Of(report.manifest_written().save()), report.manifest_written().error());
     case v1::CheckpointReport::kDeparting:
       return fmt::format("goes, and asks what becomes of {}", Of(report.departing().save()));
+    case v1::CheckpointReport::kGoing:
+      return "goes, and asks whether its memory is needed";
+    case v1::CheckpointReport::kRestoreDone:
+      return "has restored";
     case v1::CheckpointReport::kChecked:
       return fmt::format("has read {} {}", report.checked().name(), report.checked().error());
     default:

@@ -165,6 +165,9 @@ class CheckpointAgent:
         self.skipped.add((packet["step"], packet["branch"]))
         self._answer_waiting()
 
+    def _on_restored(self, ours, packet):
+        pass  # nobody lends here
+
     def _on_wait(self, ours, packet):
         self.waiting.append((ours, packet))
         self._answer_waiting()

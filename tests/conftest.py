@@ -38,7 +38,8 @@ BUDGETS = Path(__file__).resolve().parent.parent / "tools" / "suite" / "budgets.
 # Of several nodes, and not about their silence.
 PATIENT = {
     *("test_budget.py", "test_checkpoint_dcp.py", "test_checkpoint_files.py", "test_checkpoint_job.py"),
-    *("test_checkpoint_lent.py", "test_checkpoint_planned.py", "test_checkpoint_stock.py", "test_checkpoint_values.py"),
+    *("test_checkpoint_leaving.py", "test_checkpoint_lent.py", "test_checkpoint_planned.py"),
+    *("test_checkpoint_stock.py", "test_checkpoint_values.py"),
     *("test_elastic.py", "test_elastic_config.py", "test_exit.py", "test_failures.py", "test_garbage.py"),
     *("test_node_check.py", "test_node_check_network.py", "test_node_watch.py", "test_rescale.py", "test_signals.py"),
     "test_watch_ranks.py",

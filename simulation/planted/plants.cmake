@@ -239,6 +239,11 @@ phx_plant(NAME never-trusted-again FILE master/topics/doubts.cc SEEDS 8000
   FIND [==[  if (doubts.kept.saves.empty()) return false;]==]
   PUT [==[  if (doubts.kept.saves.empty() || PLANTED) return false;]==])
 
+phx_plant(NAME lender-not-awaited FILE master/topics/checkpoints.cc SEEDS 5000
+  WHAT "what a node holds that goes does not count, though it is here and lends it"
+  FIND [==[    if (s_.settled || s_.epoch == 0 || !AllIn(s_.held) || !all_lenders) return;]==]
+  PUT [==[    if (s_.settled || s_.epoch == 0 || !AllIn(s_.held) || (!PLANTED && !all_lenders)) return;]==])
+
 # --- checkpoints: agents and their memory ---
 
 phx_plant(NAME wait-forgotten FILE agent/checkpoint/checkpoints.cc SEEDS 500

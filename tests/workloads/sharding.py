@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import os
 import warnings
 
 import pausing
@@ -33,6 +34,9 @@ parser.add_argument(
     "--grow-at", type=int, default=0, help="rank 0 has one more tensor from this step on, and a value grows at the next"
 )
 parser.add_argument("--load-step", type=int, help="from disk, whatever is newer")
+parser.add_argument(
+    "--hold", help="a FIFO: in every life but the first all ask what is restored, rank 0 when somebody writes there"
+)
 parser.add_argument("--stock", action="store_true", help="read --dir, a step's folder, by torch alone")
 options = parser.parse_args()
 
@@ -147,8 +151,17 @@ def settle(ckpt, saved):
         report("saved", n=handle.step, committed=committed, why=handle.why, whole=before)
 
 
+def hold(ckpt):
+    if dist.get_rank() == 0:
+        os.close(os.open(options.hold, os.O_RDONLY))
+    ckpt.get_storage_reader()
+    report("found", source=ckpt.source)
+
+
 def run():
     ckpt = Checkpointer(options.dir)
+    if options.hold and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+        hold(ckpt)
     try:
         step = ckpt.load(state, step=options.load_step)
     except LookupError as error:

@@ -1,5 +1,5 @@
 """For sharded state, FSDP and DTensor: each rank saves its shards, as files of torch.distributed.checkpoint (DCP). What
-is on disk is read by stock dcp.load(), into any world; memory by the world that saved it.
+is on disk is read by stock dcp.load(), into any world; memory by load(), where all of it is in it.
 
     ckpt = phalanx.checkpoint.dcp.Checkpointer("/data/run7")
     state = {"model": model, "optimizer": optimizer, "step": 0, "rng": True}
@@ -154,6 +154,10 @@ class Checkpointer(shared_out.Checkpointer):
         packed = bytearray(len(data).to_bytes(_LENGTH_BYTES, "little") + data).ljust(room, b"\0")
         return {f"{_OWN}{self._here.rank}": torch.frombuffer(packed, dtype=torch.uint8)}
 
+    def _is_lent(self):
+        """A node that goes stays until the others have read its ranks' parts."""
+        return True
+
     # --- restoring
 
     def get_storage_reader(self, found=None):
@@ -199,6 +203,7 @@ class Checkpointer(shared_out.Checkpointer):
         if reader is None:
             return 0
         packed = self._load_from(reader, state)
+        self._tell_read(found)
         if packed is not None:
             self._restore_own(state, packed)
         return found.step

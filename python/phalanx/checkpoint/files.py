@@ -17,6 +17,7 @@ import pickle
 
 import torch
 
+from phalanx._bootstrap import board
 from phalanx.checkpoint import shared_out
 from phalanx.checkpoint.formats import disk, mapped, several
 from phalanx.checkpoint.ranks import peers
@@ -135,6 +136,10 @@ class Checkpointer(shared_out.Checkpointer):
             return self._describer.describe_safetensors(name, value.tensors, value.metadata)
         except refuse.CannotSave as error:
             raise refuse.CannotSave(f"state[{name!r}]{error}") from None
+
+    def _is_lent(self):
+        """A node that goes takes its ranks' files with it, and who needs which of them is known when it has gone."""
+        return not board.node_leaves()
 
     # --- restoring
 

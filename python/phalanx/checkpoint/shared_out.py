@@ -5,10 +5,10 @@ import abc
 import functools
 import weakref
 
-from phalanx._bootstrap import board
 from phalanx.checkpoint import checkpointer
 from phalanx.checkpoint.formats import disk, fetching
 from phalanx.checkpoint.handle import SaveHandle
+from phalanx.checkpoint.link import door
 from phalanx.checkpoint.ranks import peers
 from phalanx.checkpoint.state import states
 
@@ -43,10 +43,6 @@ class Checkpointer(checkpointer.Checkpointer, abc.ABC):
         super()._make_writers(answer, slots, overlapping, verify)
         if self._here.leads:
             self._shared = self._writer_of("main", answer["main"], self.kind, slots, False, "never")
-
-    def _is_lent(self):
-        """A node that goes takes its ranks' parts with it."""
-        return not board.node_leaves()
 
     def prepare(self, state):
         self._must_be_able_to_save()
@@ -102,3 +98,9 @@ class Checkpointer(checkpointer.Checkpointer, abc.ABC):
             answer = self._ask("images", branch=found.branch, ranks=sorted(joined), **more)
             paths.update((int(rank), path) for rank, path in answer["ranks"].items())
         return paths
+
+    def _tell_read(self, found):
+        """This rank can do without more of what was found. Where nobody has said so before the rank's first step, the
+        loss of a node that lends parts of it ends the round."""
+        if found.source == "memory":
+            self._door.tell(door.packet(type="restored", dir=self.directory, branch=found.branch))

@@ -43,8 +43,14 @@ void NodeCheckpoints::Tell(v1::CheckpointReport report) { Do(TellMaster{std::mov
 // --- rounds -------------------------------------------------------------------------------------------------------
 
 void NodeCheckpoints::OnRound(uint64_t epoch, uint32_t group_rank) {
-  epoch_ = epoch;
   group_rank_ = group_rank;
+  lends_ = false;
+  BeginEpoch(epoch);
+  Do(ScanMemory{epoch_});
+}
+
+void NodeCheckpoints::BeginEpoch(uint64_t epoch) {
+  epoch_ = epoch;
   held_.reset();
   could_not_fetch_ = std::exchange(not_fetched_, "");
   for (auto& [name, dir] : dirs_) {
@@ -61,10 +67,19 @@ void NodeCheckpoints::OnRound(uint64_t epoch, uint32_t group_rank) {
     dir.told.reset();
     dir.wanted.clear();
     dir.restore_asked.reset();
+    dir.done_branch = 0;
+    dir.done.clear();
     dir.unreadable.clear();
-    if (group_rank != 0) dir.archive_looked_at = false;  // what others leave undone it looks for when it is its turn
+    if (group_rank_ != 0) dir.archive_looked_at = false;  // what others leave undone it looks for when it is its turn
   }
-  Do(ScanMemory{epoch_});
+}
+
+// The ranks of the round before may live still: from here on they seal nothing any more, and nobody hears them.
+void NodeCheckpoints::Lend(uint64_t epoch) {
+  if (epoch <= epoch_ || job_ended_) return;
+  lends_ = true;
+  BeginEpoch(epoch);
+  Do(ScanMemory{epoch_, "", true});
 }
 
 void NodeCheckpoints::OnScanned(uint64_t epoch, const std::vector<HeldPage>& pages,
@@ -139,6 +154,14 @@ void NodeCheckpoints::TellRestoreAsked(const std::string& name, uint32_t branch)
   Tell(std::move(report));
 }
 
+// Where all ranks have.
+void NodeCheckpoints::TellRestoreDone(const std::string& name, const Dir& dir) {
+  if (dir.done.size() != static_cast<size_t>(local_world_size_)) return;
+  v1::CheckpointReport report = Report(name);
+  report.mutable_restore_done()->set_branch(dir.done_branch);
+  Tell(std::move(report));
+}
+
 void NodeCheckpoints::TellWanted(const std::string& name, const Dir& dir) {
   for (const auto& [number, wanted] : dir.wanted) {
     if (wanted.fetching) continue;
@@ -166,6 +189,7 @@ void NodeCheckpoints::OnAttached() {
     }
     if (dir.restore_asked && !dir.decided.contains(*dir.restore_asked)) TellRestoreAsked(name, *dir.restore_asked);
     TellWanted(name, dir);
+    TellRestoreDone(name, dir);
   }
 }
 
@@ -295,6 +319,14 @@ void NodeCheckpoints::OnRestore(int local_rank, int64_t request, const std::stri
   TellRestoreAsked(name, branch);
 }
 
+void NodeCheckpoints::OnRestoreDone(int local_rank, const std::string& name, uint32_t branch) {
+  const auto found = dirs_.find(name);
+  if (found == dirs_.end() || branch < found->second.done_branch) return;
+  Dir& dir = found->second;
+  if (branch > std::exchange(dir.done_branch, branch)) dir.done.clear();
+  if (dir.done.insert(local_rank).second) TellRestoreDone(name, dir);
+}
+
 // A job must not begin anew because its directory cannot be read. The master hears of no step then, and decides that
 // nothing is restored; the ranks of the node that has looked fail with the reason, and the round with them. Nor because
 // the master does not look into it at all. False where it has not decided.
@@ -385,6 +417,11 @@ void NodeCheckpoints::Lose(Dir& dir, const SaveKey& save, const Loss& loss) {
 void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
   const std::string& name = order.dir();
   if (order.has_read_older()) return Do(ScanMemory{epoch_, name});
+  if (order.has_lend()) return Lend(order.lend().epoch());
+  if (order.has_lending_ended()) {
+    lends_ = false;
+    return;
+  }
   Dir& dir = dirs_[name];
   const SaveKey save = KeyOf(order.save());
   switch (order.body_case()) {
@@ -425,6 +462,8 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
     case v1::CheckpointOrder::kStoreEnded:
       return StoreEnded(name, dir, order);
     case v1::CheckpointOrder::kReadOlder:
+    case v1::CheckpointOrder::kLend:
+    case v1::CheckpointOrder::kLendingEnded:
     case v1::CheckpointOrder::BODY_NOT_SET:
       return;  // a newer master's order that this agent may ignore
   }
@@ -534,6 +573,7 @@ void NodeCheckpoints::ReleaseHeld(const std::string& name, Dir& dir, const SaveK
 
 void NodeCheckpoints::OnJobEnded() {
   job_ended_ = true;
+  lends_ = false;
   for (auto& [name, dir] : dirs_) {
     if (dir.storing.empty()) continue;
     Do(SayCheckpoint{

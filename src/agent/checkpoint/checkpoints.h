@@ -74,6 +74,7 @@ struct TellMaster {
 struct ScanMemory {
   uint64_t epoch = 0;
   std::string older_of = "";  // a directory of which all are read
+  bool to_lend = false;       // the node has no place in the round of that epoch, which has just begun
 };
 struct MarkCommitted {
   std::string dir;
@@ -199,12 +200,14 @@ class NodeCheckpoints {
   void OnRestore(int local_rank, int64_t request, const std::string& dir, uint32_t branch);
   // Of a save that was restored from memory as of that branch, and whose images any rank may need.
   void OnImagesAsked(int local_rank, int64_t request, const std::string& dir, uint32_t branch, const ImageParts& parts);
+  // It has read all that it needs of what was restored as of that branch.
+  void OnRestoreDone(int local_rank, const std::string& dir, uint32_t branch);
   void OnRankGone(int local_rank);
 
   // The master has told of the job's end, which waits for all that is on its way to storage: nothing is any more.
   void OnJobEnded();
   // The node goes on purpose, and its ranks have ended: the master says of what is only in memory that it is stored, or
-  // that it will not be.
+  // that it will not be; and when no other node needs what is in this one's.
   void OnLeaving();
   // The job has ended well: when nothing is on its way to storage any more, the directories that steps were stored in
   // since this agent began, and that this node is to tidy up, are.
@@ -236,6 +239,8 @@ class NodeCheckpoints {
   CheckpointOptions OptionsOf(const std::string& dir) const;
   // A step is on its way to storage or to an archive, or is to be; or storage is being tidied up.
   bool Storing() const;
+  // Other nodes need what this one's memory holds, as far as it knows.
+  bool Lending() const { return lends_; }
   // For lines about what is waited for; empty where it is only tidied up.
   std::string StoringText() const;
   // Of each directory the newest save among `in_memory`, the images that memory holds now, that must not be lost with
@@ -298,6 +303,8 @@ class NodeCheckpoints {
     std::optional<uint32_t> told;                      // the newest branch of which the console has been told
     std::map<uint64_t, Wanted> wanted;                 // by the number that the master is told
     std::optional<uint32_t> restore_asked;             // the newest branch
+    uint32_t done_branch = 0;                          // the newest of which a rank has read what it needs...
+    std::set<int> done;                                // ... and the ranks that have
     bool archive_looked_at = false;                    // for what an agent before this one has left undone
     std::string archiving_to;                          // where a copy is under way to; empty: none is
     bool archives_again = false;                       // when that is over: a step was stored meanwhile
@@ -307,11 +314,14 @@ class NodeCheckpoints {
   void Do(CheckpointAction action) { actions_.push_back(std::move(action)); }
   void Tell(v1::CheckpointReport report);
   v1::CheckpointReport Report(const std::string& dir) const;
+  void BeginEpoch(uint64_t epoch);
+  void Lend(uint64_t epoch);
   void TellHeld();
   // The newest save of the live round that this node's ranks have sealed.
   static std::optional<SaveKey> NewestComplete(const Dir& dir);
   void TellOpened(const std::string& name, const CheckpointOptions& options);
   void TellRestoreAsked(const std::string& name, uint32_t branch);
+  void TellRestoreDone(const std::string& name, const Dir& dir);
   void TellWanted(const std::string& name, const Dir& dir);
   void TellSealed(const std::string& name, const Dir& dir, const SaveKey& save, bool store);
   void TellSkipped(const std::string& name, const SaveKey& save, const std::string& why);
@@ -352,6 +362,7 @@ class NodeCheckpoints {
   std::string could_not_fetch_;              // the same of the round before
   bool job_ended_ = false;
   bool leaving_ = false;
+  bool lends_ = false;  // to nodes that have a place in a round that this one has none in; or it may be asked to
   bool wants_tidy_ = false;
   std::set<std::string> tidying_;  // directories
   std::map<std::string, Dir> dirs_;

@@ -18,6 +18,11 @@ void NodeCheckpoints::OnLeaving() {
     SetKey(*report.mutable_departing()->mutable_save(), *dir.committed);
     Tell(std::move(report));
   }
+  if (std::ranges::none_of(dirs_, [](const auto& entry) { return entry.second.committed.has_value(); })) return;
+  lends_ = true;  // until it hears that nobody needs it
+  v1::CheckpointReport report = Report("");
+  report.mutable_going();
+  Tell(std::move(report));
 }
 
 void NodeCheckpoints::OnTidy() { wants_tidy_ = true; }

@@ -916,14 +916,101 @@ TEST_F(NodeCheckpointsTest, ANodeThatLeavesWaitsForWhatIsOnlyInMemory) {
   node_.OnLeaving();
   EXPECT_TRUE(node_.Storing());
   const std::vector<CheckpointAction> asked = node_.Take();
-  ASSERT_EQ(asked.size(), 1U);
+  ASSERT_EQ(asked.size(), 2U);
   EXPECT_EQ(std::get<TellMaster>(asked[0]).report.departing().save().step(), 10);
+  EXPECT_TRUE(std::get<TellMaster>(asked[1]).report.has_going());
   EndStore(10, true);
   EXPECT_FALSE(node_.Storing());
   EXPECT_EQ(node_.UnstoredText(Memory({{1, 10}}, true), true), "");
   node_.Take();
   node_.OnEnd({}, true);
   EXPECT_EQ(std::get<SayCheckpoint>(node_.Take().at(0)).text, "checkpoint: step 10 of /data/run is on storage");
+}
+
+// A node whose memory others may need.
+class LendingNodeTest : public NodeCheckpointsTest {
+ protected:
+  LendingNodeTest() {
+    Open();
+    SealAll(10);
+    Commit(10);
+    EndStore(10, true);
+    node_.Take();
+  }
+
+  void Lend(uint64_t epoch) {
+    v1::CheckpointOrder order;
+    order.mutable_lend()->set_epoch(epoch);
+    node_.OnOrder(order);
+  }
+  void EndLending() {
+    v1::CheckpointOrder order;
+    order.mutable_lending_ended();
+    node_.OnOrder(order);
+  }
+};
+
+TEST_F(LendingNodeTest, TellsWhatItHoldsToARoundThatItHasNoPlaceIn) {
+  Lend(2);
+  const auto scans = TakeAll<ScanMemory>();
+  ASSERT_EQ(scans.size(), 1U);
+  EXPECT_EQ(scans[0].epoch, 2U);
+  EXPECT_TRUE(scans[0].to_lend);
+  EXPECT_TRUE(node_.Lending());
+  SealAll(20);
+  EXPECT_TRUE(node_.Take().empty()) << "ranks of the round before that live still";
+  node_.OnScanned(2, Memory({{1, 10}}, true));
+  const auto held = Reports(Report::kHeld);
+  ASSERT_EQ(held.size(), 1U);
+  EXPECT_EQ(held[0].epoch(), 2U);
+  ASSERT_EQ(held[0].held().saves_size(), 1);
+  EXPECT_EQ(held[0].held().saves(0).save().step(), 10);
+  Lend(2);
+  EXPECT_TRUE(node_.Take().empty()) << "said twice";
+  EndLending();
+  EXPECT_FALSE(node_.Lending());
+}
+
+TEST_F(LendingNodeTest, AsksWhetherItMayGo) {
+  node_.OnLeaving();
+  EXPECT_EQ(Reports(Report::kGoing).size(), 1U);
+  EXPECT_FALSE(node_.Storing());
+  EXPECT_TRUE(node_.Lending());
+  EndLending();
+  EXPECT_FALSE(node_.Lending());
+}
+
+TEST_F(LendingNodeTest, DoesNotStayForAJobThatIsOver) {
+  Lend(2);
+  node_.OnJobEnded();
+  EXPECT_FALSE(node_.Lending());
+  node_.Take();
+  node_.OnLeaving();
+  EXPECT_TRUE(node_.Take().empty());
+  EXPECT_FALSE(node_.Lending());
+}
+
+TEST_F(LendingNodeTest, LendsNoMoreWhenItHasAPlaceAgain) {
+  Lend(2);
+  BeginRound(3);
+  EXPECT_FALSE(node_.Lending());
+}
+
+TEST_F(NodeCheckpointsTest, TheMasterHearsWhenAllLocalRanksHaveReadWhatTheyNeed) {
+  Open();
+  node_.OnRestoreDone(0, kDir, 1);
+  node_.OnRestoreDone(0, kDir, 1);
+  EXPECT_TRUE(Reports(Report::kRestoreDone).empty());
+  node_.OnRestoreDone(1, kDir, 0);
+  EXPECT_TRUE(Reports(Report::kRestoreDone).empty()) << "of what was restored before";
+  node_.OnRestoreDone(1, kDir, 1);
+  auto done = Reports(Report::kRestoreDone);
+  ASSERT_EQ(done.size(), 1U);
+  EXPECT_EQ(done[0].restore_done().branch(), 1U);
+  node_.OnAttached();
+  EXPECT_EQ(Reports(Report::kRestoreDone).size(), 1U) << "the master may be another";
+  node_.OnRestoreDone(1, kDir, 2);
+  EXPECT_TRUE(Reports(Report::kRestoreDone).empty());
 }
 
 TEST_F(NodeCheckpointsTest, ANodeThatLeavesWaitsNoLongerThanItIsWorth) {

@@ -295,6 +295,10 @@ void CheckpointKeeper::On(int local_rank, const ImagesPacket& packet) {
   Feed(saving::ImagesAsked{local_rank, packet.id, packet.dir, packet.branch, packet.parts});
 }
 
+void CheckpointKeeper::On(int local_rank, const RestoredPacket& packet) {
+  Feed(saving::RestoreDone{local_rank, packet.dir, packet.branch});
+}
+
 void CheckpointKeeper::On(int local_rank, const AbsentPacket& packet) {
   const auto ranks = [this](const std::vector<int>& local_ranks) {
     std::vector<std::string> numbers;
@@ -313,13 +317,17 @@ void CheckpointKeeper::On(int local_rank, const AbsentPacket& packet) {
 // --- the master ---------------------------------------------------------------------------------------------------
 
 void CheckpointKeeper::OnRound(const v1::StartRound& round) {
-  epoch_ = round.epoch();
   rank_base_ = round.rank_base();
   world_size_ = round.world_size();
+  BeginEpoch(round.epoch());
+  FeedAndRun(saving::RoundBegun{epoch_, round.group_rank()});
+}
+
+void CheckpointKeeper::BeginEpoch(uint64_t epoch) {
+  epoch_ = epoch;
   if (memory_) memory_->SetLiveEpoch(epoch_);
   exchange_.OnRound();
   shards_.OnRound(epoch_);
-  FeedAndRun(saving::RoundBegun{epoch_, round.group_rank()});
 }
 
 void CheckpointKeeper::OnAttached() {
@@ -347,7 +355,7 @@ void CheckpointKeeper::Run() {
     std::visit([this](const auto& each) { Do(each); }, action);
   }
   running_ = false;
-  if (when_stored_ && !Storing()) std::exchange(when_stored_, nullptr)();
+  if (when_unneeded_ && !Storing() && !Lending()) std::exchange(when_unneeded_, nullptr)();
 }
 
 void CheckpointKeeper::FeedAndRun(const saving::Event& event) {
@@ -360,6 +368,7 @@ void CheckpointKeeper::Do(const TellMaster& action) { links_.tell(action.report)
 void CheckpointKeeper::Do(const SayCheckpoint& action) { links_.say(action.text); }
 
 void CheckpointKeeper::Do(const ScanMemory& action) {
+  if (action.to_lend) BeginEpoch(action.epoch);
   if (scan_epoch_ != action.epoch) {
     read_.clear();
     read_all_of_.clear();

@@ -78,8 +78,10 @@ class CheckpointKeeper {
   bool Storing() const { return core_.Storing(); }
   // What storage is to take; empty where it only tidies.
   std::string StoringText() const { return core_.StoringText(); }
-  // Called when nothing is on its way to storage any more.
-  void WhenStored(std::function<void()> callback) { when_stored_ = std::move(callback); }
+  // Other nodes may need what this one's memory holds.
+  bool Lending() const { return core_.Lending(); }
+  // Called when nothing is on its way to storage any more, and nobody needs this node's memory.
+  void WhenUnneeded(std::function<void()> callback) { when_unneeded_ = std::move(callback); }
 
   // The job is over. Memory goes, unless it holds a later step than storage, also one of an earlier agent that no round
   // has looked at, and the job has `failed`, or storage has not taken what it was to: then people are told how to get
@@ -117,6 +119,7 @@ class CheckpointKeeper {
   void On(int local_rank, const WaitPacket& packet);
   void On(int local_rank, const RestorePacket& packet);
   void On(int local_rank, const ImagesPacket& packet);
+  void On(int local_rank, const RestoredPacket& packet);
   void On(int local_rank, const AbsentPacket& packet);
   void On(int local_rank, const ShardsPacket& packet);
   void AskForShardsAgain();
@@ -161,6 +164,7 @@ class CheckpointKeeper {
   // As RunOn, on a thread of that directory's; `work` is given its storage.
   template <typename Work, typename Done>
   void RunOnLane(const std::string& dir, TaskThread Lane::*thread, Work work, Done done);
+  void BeginEpoch(uint64_t epoch);
   void LookAtDirectories();
   void OnDirectoryLookedAt(const std::set<std::string>& gone);
   void GoOnBehindLook();
@@ -206,7 +210,7 @@ class CheckpointKeeper {
   std::deque<std::pair<int, PreparePacket>> preparing_;  // the first is being served
   std::vector<std::pair<int, OpenPacket>> opening_;      // when directories have been looked at
   bool running_ = false;
-  std::function<void()> when_stored_;
+  std::function<void()> when_unneeded_;
   TaskThread memory_thread_{"phx-memory"};
   TaskThread fetch_thread_{"phx-fetch"};
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

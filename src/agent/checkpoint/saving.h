@@ -71,6 +71,11 @@ struct ImagesAsked {  // OnImagesAsked
   uint32_t branch = 0;
   ImageParts parts;
 };
+struct RestoreDone {  // OnRestoreDone
+  int local_rank = 0;
+  std::string dir;
+  uint32_t branch = 0;
+};
 struct RankGone {  // OnRankGone
   int local_rank = 0;
 };
@@ -131,7 +136,7 @@ struct Fetched {  // OnFetched
 
 using Event = std::variant<RoundBegun, Scanned, Attached, Ordered, Opened, Sealed, Skipped, WaitAsked, RestoreAsked,
                            RankGone, JobEnded, Leaving, TidyAsked, Ended, Found, Checked, FolderMade, ImagesWritten,
-                           StepClosed, Tidied, Archived, Fetched, ImagesAsked>;
+                           StepClosed, Tidied, Archived, Fetched, ImagesAsked, RestoreDone>;
 
 // --- the step -----------------------------------------------------------------------------------------------------
 

@@ -228,6 +228,13 @@ StatusOr<RankPacket> Images(const Json& packet) {
   return RankPacket{std::move(images)};
 }
 
+StatusOr<RankPacket> Restored(const Json& packet) {
+  RestoredPacket restored;
+  PHX_ASSIGN_OR_RETURN(restored.dir, Directory(packet));
+  PHX_ASSIGN_OR_RETURN(restored.branch, Branch(packet));
+  return RankPacket{std::move(restored)};
+}
+
 StatusOr<RankPacket> Absent(const Json& packet) {
   AbsentPacket absent;
   PHX_ASSIGN_OR_RETURN(absent.id, Number(packet, "id", 0, INT64_MAX));
@@ -319,6 +326,7 @@ StatusOr<RankPacket> ParseRankPacket(std::string_view json) {
   if (type == "wait") return Wait(packet);
   if (type == "restore") return Restore(packet);
   if (type == "images") return Images(packet);
+  if (type == "restored") return Restored(packet);
   if (type == "absent") return Absent(packet);
   if (type == "shards") return Shards(packet);
   return Wrong("type", "one that this phalanx-run knows; the package that the rank imports may be newer");

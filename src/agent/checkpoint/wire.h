@@ -64,6 +64,10 @@ struct ImagesPacket {
   uint32_t branch = 0;
   ImageParts parts;
 };
+struct RestoredPacket {
+  std::string dir;
+  uint32_t branch = 0;
+};
 struct AbsentPacket {
   int64_t id = 0;
   std::string dir;
@@ -74,7 +78,7 @@ struct ShardsPacket {
   v1::ShardRequest request;
 };
 using RankPacket = std::variant<OpenPacket, PreparePacket, SealedPacket, SkippedPacket, WaitPacket, RestorePacket,
-                                ImagesPacket, AbsentPacket, ShardsPacket>;
+                                ImagesPacket, RestoredPacket, AbsentPacket, ShardsPacket>;
 
 // The error is a sentence for the rank.
 StatusOr<RankPacket> ParseRankPacket(std::string_view json);

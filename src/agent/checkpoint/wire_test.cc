@@ -62,6 +62,9 @@ TEST(CheckpointWire, ReadsWhatRanksSay) {
   const auto parts = Parsed<ImagesPacket>(
       R"({"type":"images","id":5,"dir":"/d","branch":2,"ranks":[0,7],"ranges":{"7":[[0,5],[9,12]]}})");
   EXPECT_EQ(parts.parts, (ImageParts{{0, {}}, {7, checkpoint::ByteRanges({{0, 5}, {9, 12}})}}));
+  const auto restored = Parsed<RestoredPacket>(R"({"type":"restored","dir":"/d","branch":2})");
+  EXPECT_EQ(restored.dir, "/d");
+  EXPECT_EQ(restored.branch, 2U);
   EXPECT_EQ(Parsed<AbsentPacket>(R"({"type":"absent","id":5,"dir":"/d"})").id, 5);
 }
 

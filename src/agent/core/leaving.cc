@@ -24,11 +24,16 @@ class Stepper {
   // What is on its way to storage needs this node, its memory and its word.
   void On(const StorageSettled& event) {
     if (s_.phase != Phase::kSettling) return;
-    if (!event.storing) return Leave("nothing is on its way to storage");
+    if (!event.storing && !event.lending) return Leave("nothing is on its way to storage");
     if (!s_.begun.attached) return LeaveUnheard(event.what);
     s_.phase = Phase::kStoring;
     const int64_t longest_ms = event.what.empty() ? kTidyMs : kStorageAtEndMs;
-    s_.leave_by = now_ + (s_.begun.asked ? s_.options.stop_timeout_ms : longest_ms);
+    s_.leave_by = now_;
+    if (event.storing) s_.leave_by += s_.begun.asked ? s_.options.stop_timeout_ms : longest_ms;
+    if (event.lending) {
+      s_.lend_by = now_ + s_.options.rescale_grace_ms;
+      s_.leave_by = std::max(s_.leave_by, s_.lend_by);
+    }
     if (!event.what.empty()) {
       Do(Say{fmt::format("checkpoint: waiting for storage to take {}, for up to {} s{}", event.what,
                          (s_.leave_by - now_) / 1'000, s_.begun.asked ? "; a second signal ends that" : "")},
@@ -38,18 +43,19 @@ class Stepper {
   }
 
   void On(const StorageIdle& /*event*/) {
-    if (s_.phase == Phase::kStoring) Leave("storage has taken all");
+    if (s_.phase == Phase::kStoring) Leave("storage has taken all, and nobody needs this node's memory");
   }
 
   void On(const AskedAgain& /*event*/) {
-    if (s_.phase == Phase::kStoring) Leave("whoever asks twice does not wait for storage");
+    if (s_.phase == Phase::kStoring) Leave("whoever asks twice does not wait");
   }
 
   // Nobody dials any more. The master gives up what this node was still to write, and of what it goes on with it would
   // tell by the stream: neither can be waited for. What is only tidied up needs no master.
   void On(const StreamBroken& event) {
     if (s_.phase == Phase::kSettling) s_.begun.attached = false;
-    if (s_.phase == Phase::kStoring && !event.storing.empty()) LeaveUnheard(event.storing);
+    if (s_.phase != Phase::kStoring) return;
+    if (!event.storing.empty() || s_.lend_by != kNever) LeaveUnheard(event.storing);
   }
 
   void On(const StreamClosed& /*event*/) {
@@ -80,11 +86,21 @@ class Stepper {
   void Do(Action action, std::string reason) { decisions_.push_back({std::move(action), std::move(reason)}); }
 
   void BeatOrGiveUp(const std::string& storing) {
+    if (now_ >= s_.lend_by) {
+      s_.lend_by = kNever;
+      if (storing.empty()) return Leave("the time for those that read this node's memory is over");
+    }
     if (now_ >= s_.leave_by) {
       Do(Warn{storing.empty() ? "checkpoint: storage has not removed its recycled files in time"
                               : fmt::format("checkpoint: storage has not taken {}", storing)},
          "what is lost is said");
       return Leave("the time for storage is over");
+    }
+    const bool only_lends = storing.empty() && s_.lend_by != kNever && s_.next_beat != kNever;
+    if (only_lends && !std::exchange(s_.lending_told, true)) {
+      Do(Say{fmt::format("checkpoint: other nodes read what they go on from in this node's memory, for up to {} s{}",
+                         (s_.lend_by - now_) / 1'000, s_.begun.asked ? "; a second signal ends that" : "")},
+         "who waits wants to know for what");
     }
     s_.next_beat = now_ + s_.begun.beat_interval_ms;
     Do(Beat{}, "the lease is renewed: the master must hear what storage has taken");
@@ -101,7 +117,7 @@ class Stepper {
   }
 
   void Leave(const std::string& reason) {
-    s_.leave_by = s_.next_beat = kNever;
+    s_.leave_by = s_.lend_by = s_.next_beat = kNever;
     Do(Depart{s_.begun.exit_code}, reason);
     if (!s_.begun.has_workers) return End("nothing of it was started yet");
     s_.phase = Phase::kClosing;
@@ -136,6 +152,6 @@ std::vector<Decision> Step(State& state, const Event& event, Instant now) {
   return stepper.Take();
 }
 
-Instant NextDeadline(const State& state) { return std::min(state.leave_by, state.next_beat); }
+Instant NextDeadline(const State& state) { return std::min({state.leave_by, state.lend_by, state.next_beat}); }
 
 }  // namespace phalanx::agent::leaving

@@ -1,6 +1,6 @@
 // How a node leaves its job once that is decided (Exit of agent/core/core.h), decided purely: storage takes the last
-// checkpoint, the master hears the last words, and a master of this node's own ends with it. src/agent/node/leaving.cc
-// carries the actions out, in order, and brings the events.
+// checkpoint, other nodes read what they need of this one's memory, the master hears the last words, and a master of
+// this node's own ends with it. src/agent/node/leaving.cc carries the actions out, in order, and brings the events.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@ constexpr int64_t kTidyMs = 10'000;
 struct Options {
   int64_t stop_timeout_ms = 30'000;
   uint32_t max_nodes = 1;
+  int64_t rescale_grace_ms = 30'000;  // so long it stays for those that read its memory
 };
 
 // --- events -------------------------------------------------------------------------------------------------------
@@ -40,8 +41,9 @@ struct Begun {
 struct StorageSettled {  // follows SettleStorage
   bool storing = false;  // something is on its way to storage
   std::string what;      // for people; empty: it only tidies up
+  bool lending = false;  // other nodes may need what this one's memory holds
 };
-struct StorageIdle {};  // nothing is on its way any more
+struct StorageIdle {};  // nothing is on its way any more, and nobody needs this node's memory
 struct AskedAgain {};   // by one of --signals-to-handle
 struct StreamBroken {   // to the master; nobody has closed it
   std::string storing;  // what is on its way to storage now
@@ -101,6 +103,8 @@ struct State {
   Phase phase = Phase::kHere;
   Begun begun;
   Instant leave_by = kNever;  // storage, or a master that starts, is waited for until then
+  Instant lend_by = kNever;   // ... and where that has taken all, those that read this node's memory, so long
+  bool lending_told = false;
   Instant next_beat = kNever;
 };
 

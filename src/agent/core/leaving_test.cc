@@ -137,6 +137,82 @@ TEST_F(Leaving, HowLongItWaitsDependsOnWhy) {
   }
 }
 
+// Asked to go, with 7 s for storage and 20 s for those that read its memory.
+class LeavingLends : public Leaving {
+ protected:
+  LeavingLends() { state_.options = {7'000, 2, 20'000}; }
+
+  static Begun Asked() {
+    Begun begun = Member();
+    begun.exit_code = 143;
+    begun.asked = true;
+    return begun;
+  }
+};
+
+TEST_F(LeavingLends, StaysAsLongAsItsMemoryIsNeeded) {
+  Begin(Asked(), {false, "", true});
+  EXPECT_TRUE(Has<Beat>());
+  EXPECT_FALSE(Has<Say>()) << "it may be over in a moment";
+  now_ += 1'000;
+  On(Tick{""});
+  ASSERT_TRUE(Has<Say>());
+  EXPECT_EQ(Find<Say>()->text,
+            "checkpoint: other nodes read what they go on from in this node's memory, for up to 19 s; a second signal "
+            "ends that");
+  now_ += 1'000;
+  On(Tick{""});
+  EXPECT_TRUE(Has<Beat>());
+  EXPECT_FALSE(Has<Say>());
+  On(StorageIdle{});
+  ASSERT_TRUE(Has<Depart>());
+  EXPECT_EQ(Find<Depart>()->exit_code, 143);
+  EXPECT_EQ(NextDeadline(state_), kNever);
+}
+
+TEST_F(LeavingLends, ButNotForLongerThanAPlannedChangeMayTake) {
+  Begin(Asked(), {false, "", true});
+  now_ += 19'999;
+  On(Tick{""});
+  EXPECT_FALSE(Has<Depart>());
+  EXPECT_EQ(NextDeadline(state_), now_ + 1);
+  ++now_;
+  On(Tick{""});
+  EXPECT_TRUE(Has<Depart>());
+  EXPECT_FALSE(Has<Warn>()) << "storage has nothing to do with it";
+}
+
+TEST_F(LeavingLends, StorageAndReadersAreWaitedForTogether) {
+  Begin(Asked(), {true, "step 3", true});
+  now_ += 7'000;
+  On(Tick{"step 3"});
+  EXPECT_FALSE(Has<Depart>()) << "it is here for the readers, and storage has the time";
+  On(StorageIdle{});
+  EXPECT_TRUE(Has<Depart>());
+
+  state_ = State();
+  state_.options = {30'000, 2, 20'000};
+  Begin(Asked(), {true, "step 3", true});
+  now_ += 20'000;
+  On(Tick{"step 3"});
+  EXPECT_FALSE(Has<Depart>()) << "storage may take longer";
+  now_ += 10'000;
+  On(Tick{"step 3"});
+  EXPECT_TRUE(Has<Depart>());
+  EXPECT_TRUE(Has<Warn>());
+}
+
+TEST_F(LeavingLends, ASecondSignalOrAMasterThatIsGoneEndsIt) {
+  Begin(Asked(), {false, "", true});
+  On(AskedAgain{});
+  EXPECT_TRUE(Has<Depart>());
+
+  state_ = State();
+  Begin(Asked(), {false, "", true});
+  On(StreamBroken{""});
+  EXPECT_TRUE(Has<Depart>()) << "nobody would say who still reads";
+}
+
 TEST_F(Leaving, WithoutTimeForStorageItGoesAtOnce) {
   state_.options.stop_timeout_ms = 0;
   Begun begun = Member();

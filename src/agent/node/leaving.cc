@@ -29,8 +29,11 @@ void NodeAgent::Do(const leaving::SettleStorage& action) {
   if (action.leaving) checkpoints_->OnLeaving();
   if (action.tidy) checkpoints_->Tidy();
   const bool storing = checkpoints_->Storing();
-  if (storing) checkpoints_->WhenStored([this] { loop_.Post([this] { Feed(leaving::StorageIdle{}); }); });
-  Feed(leaving::StorageSettled{storing, checkpoints_->StoringText()});
+  const bool lending = checkpoints_->Lending();
+  if (storing || lending) {
+    checkpoints_->WhenUnneeded([this] { loop_.Post([this] { Feed(leaving::StorageIdle{}); }); });
+  }
+  Feed(leaving::StorageSettled{storing, checkpoints_->StoringText(), lending});
 }
 
 void NodeAgent::Do(const leaving::Say& action) { Do(Say{action.text}); }

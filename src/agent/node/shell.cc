@@ -98,7 +98,7 @@ NodeAgent::NodeAgent(EventLoop& loop, Reaper& reaper, LaunchConfig config, Envir
       began_ms_(MonotonicMs()) {
   core_.options = OptionsOf(config_, node_id_);
   joining_.options = JoiningOptionsOf(config_);
-  leaving_.options = {config_.stop_timeout_ms, config_.max_nodes};
+  leaving_.options = {config_.stop_timeout_ms, config_.max_nodes, config_.rescale_grace_ms};
 }
 
 NodeAgent::~NodeAgent() = default;

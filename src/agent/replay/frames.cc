@@ -114,7 +114,7 @@ std::string Text(const SaveKey& save) { return fmt::format("step {} of epoch {}"
 std::string Text(const TellMaster& action) { return fmt::format("tell the master {}", replay::OneLine(action.report)); }
 std::string Text(const ScanMemory& action) {
   const std::string older = action.older_of.empty() ? "" : fmt::format(", and at older saves of {}", action.older_of);
-  return fmt::format("look at memory for epoch {}{}", action.epoch, older);
+  return fmt::format("look at memory for epoch {}{}{}", action.epoch, older, action.to_lend ? ", to lend it" : "");
 }
 std::string Text(const MarkCommitted& action) {
   return fmt::format("mark {} of {} as committed", Text(action.save), action.dir);
@@ -278,7 +278,7 @@ StatusOr<AgentOptions> OptionsAtStart(const v1::AgentStart& start) {
   }
   options.joining = {start.standalone(), start.has_own_master(), start.endpoint_host(),
                      static_cast<uint16_t>(start.endpoint_port()), core.join_timeout_ms};
-  options.leaving = {core.stop_timeout_ms, core.max_nodes};
+  options.leaving = {core.stop_timeout_ms, core.max_nodes, core.rescale_grace_ms};
   return options;
 }
 

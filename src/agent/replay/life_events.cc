@@ -51,6 +51,7 @@ void Fill(v1::LeavingEvent& wire, const leaving::Begun& event) {
 void Fill(v1::LeavingEvent& wire, const leaving::StorageSettled& event) {
   wire.mutable_storage_settled()->set_storing(event.storing);
   wire.mutable_storage_settled()->set_what(event.what);
+  wire.mutable_storage_settled()->set_lending(event.lending);
 }
 
 void Fill(v1::LeavingEvent& wire, const leaving::StorageIdle& /*event*/) { wire.mutable_storage_idle(); }
@@ -138,7 +139,8 @@ StatusOr<leaving::Event> LeavingEventOf(const v1::LeavingEvent& wire) {
     case v1::LeavingEvent::kBegun:
       return From(wire.begun());
     case v1::LeavingEvent::kStorageSettled:
-      return leaving::StorageSettled{wire.storage_settled().storing(), wire.storage_settled().what()};
+      return leaving::StorageSettled{wire.storage_settled().storing(), wire.storage_settled().what(),
+                                     wire.storage_settled().lending()};
     case v1::LeavingEvent::kStorageIdle:
       return leaving::StorageIdle{};
     case v1::LeavingEvent::kAskedAgain:

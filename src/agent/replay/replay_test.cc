@@ -163,7 +163,7 @@ struct Recorded {
     AgentOptions all;
     all.core = options;
     all.joining = {false, false, "master", 29'400, options.join_timeout_ms};
-    all.leaving = {options.stop_timeout_ms, options.max_nodes};
+    all.leaving = {options.stop_timeout_ms, options.max_nodes, options.rescale_grace_ms};
     *start.mutable_agent() = StartOf(all, "node", "host");
     state.options = options;
     join.options = all.joining;

@@ -116,6 +116,10 @@ void Fill(Wire& wire, const saving::ImagesAsked& event) {
   }
 }
 
+void Fill(Wire& wire, const saving::RestoreDone& event) {
+  FillAsking(*wire.mutable_restore_done(), event).set_branch(event.branch);
+}
+
 void Fill(Wire& wire, const saving::RankGone& event) {
   wire.mutable_rank_gone()->set_local_rank(static_cast<uint32_t>(event.local_rank));
 }
@@ -288,6 +292,11 @@ StatusOr<saving::Event> From(const Wire::ImagesAsked& wire) {
   return asked;
 }
 
+StatusOr<saving::Event> From(const Wire::RestoreDone& wire) {
+  PHX_ASSIGN_OR_RETURN(const int rank, AskingRankOf(wire));
+  return saving::RestoreDone{rank, wire.dir(), wire.branch()};
+}
+
 StatusOr<saving::Event> From(const Wire::RankGone& wire) {
   PHX_ASSIGN_OR_RETURN(const int rank, RankOf(wire.local_rank()));
   return saving::RankGone{rank};
@@ -364,6 +373,8 @@ StatusOr<saving::Event> SavingEventOf(const v1::SavingEvent& wire) {
                              wire.fetched().request(), wire.fetched().error()};
     case Wire::kImagesAsked:
       return From(wire.images_asked());
+    case Wire::kRestoreDone:
+      return From(wire.restore_done());
     case Wire::BODY_NOT_SET:
       break;
   }

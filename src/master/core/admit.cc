@@ -183,6 +183,7 @@ bool IsSane(const v1::ShardsWritten& written) {
 
 bool IsSane(const v1::CheckpointReport& report) {
   if (report.has_held()) return IsSane(report.held());
+  if (report.has_going()) return true;  // of all directories
   if (!IsPath(report.dir())) return false;
   switch (report.body_case()) {
     case v1::CheckpointReport::kOpened:

@@ -26,7 +26,7 @@ void TakeUpCheckpoints(Turn& turn, uint32_t group_rank) {
   const Round& round = *job.round;
   if (job.checkpoints.epoch != round.epoch) {
     const std::vector<CheckpointMember> nobody(round.slots.size());
-    turn.Apply(BeginCheckpoints(job.checkpoints, round.epoch, round.world_size, nobody, turn.now));
+    turn.Apply(BeginCheckpoints(job.checkpoints, {round.epoch, round.world_size, nobody, {}, kNever}, turn.now));
   }
   const Slot& slot = round.slots[group_rank];
   OnCheckpointSessionBack(job.checkpoints, group_rank, {slot.session, slot.rank_base, slot.local_world_size});

@@ -934,6 +934,160 @@ TEST_F(ShardedLendingTest, ANewMasterAnswersWhenItKnowsWhoHoldsWhat) {
   EXPECT_EQ(Asked(b_, {3}), "nothing");
 }
 
+// Node b goes behind a save of sharded state, and stays for node a, which trains on without it.
+class LeavingLenderTest : public ShardedLendingTest {
+ protected:
+  LeavingLenderTest() {
+    Open(kDcpForm);
+    Seal(a_, 10);
+    Seal(b_, 10);
+    job_.AllStep();
+    before_ = Epoch();
+    job_.orders.clear();
+    job_.Leave(b_);
+  }
+
+  void HoldOfA() { Hold(a_, {{before_, 10, {0, 1}, true, 4, kDcpForm, true}}, {}, kPortOfA); }
+  void HoldOfB() { Hold(b_, {{before_, 10, {2, 3}, true, 4, kDcpForm, true}}, {}, kPortOfB); }
+
+  void Go() {
+    v1::CheckpointReport report;
+    report.mutable_going();
+    Tell(b_, report);
+  }
+
+  void RestoreOfA() {
+    HoldOfA();
+    HoldOfB();
+    AskRestore(a_);
+    FoundOnDisk(-1);
+    ASSERT_EQ(Orders(Order::kRestore).at(a_).restore().source(), v1::RestoreDecided::MEMORY);
+  }
+
+  // What storage takes as the node goes.
+  void Store() {
+    job_.PrepareStore(a_, before_, 10);
+    job_.WriteShards(b_, before_, 10);
+    job_.WriteShards(a_, before_, 10);
+    job_.WriteManifest(a_, before_, 10);
+  }
+
+  void RestoreDone() {
+    v1::CheckpointReport report = Report();
+    report.mutable_restore_done();
+    Tell(a_, report);
+  }
+
+  uint64_t before_ = 0;
+};
+
+TEST_F(LeavingLenderTest, WhatItHoldsIsAwaitedAndReadUntilAllHaveMadeAStep) {
+  ASSERT_EQ(Orders(Order::kLend).size(), 1U);
+  EXPECT_EQ(Orders(Order::kLend).at(b_).lend().epoch(), Epoch());
+  HoldOfA();
+  AskRestore(a_);
+  EXPECT_TRUE(job_.orders.empty()) << "node b has not told what it holds";
+  HoldOfB();
+  EXPECT_EQ(Orders(Order::kFind).size(), 1U);
+  FoundOnDisk(-1);
+  const Order order = Orders(Order::kRestore).at(a_);
+  EXPECT_EQ(order.restore().source(), v1::RestoreDecided::MEMORY);
+  EXPECT_EQ(order.save().step(), 10);
+  EXPECT_EQ(Asked(a_, {2, 3}), "2: 72, 3: 72");
+  Go();
+  EXPECT_TRUE(Orders(Order::kLendingEnded).empty());
+  RestoreDone();
+  EXPECT_TRUE(Orders(Order::kLendingEnded).empty()) << "it may load once more before its first step";
+  AskRestore(a_, 1);
+  FoundOnDisk(-1);
+  EXPECT_EQ(Orders(Order::kRestore).at(a_).restore().source(), v1::RestoreDecided::MEMORY);
+  job_.orders.clear();
+  job_.AllStep();
+  EXPECT_EQ(Orders(Order::kLendingEnded).size(), 1U);
+  EXPECT_TRUE(Orders(Order::kLendingEnded).contains(b_));
+  Store();
+  AskRestore(a_, 2);
+  FoundOnDisk(10, "some");
+  CheckedOnDisk(a_, "some");
+  EXPECT_EQ(Orders(Order::kRestore).at(a_).restore().source(), v1::RestoreDecided::DISK) << "nobody lends it";
+}
+
+TEST_F(LeavingLenderTest, ANewerSaveEndsItAsWell) {
+  RestoreOfA();
+  Seal(a_, 20);
+  EXPECT_TRUE(Orders(Order::kLendingEnded).contains(b_));
+}
+
+TEST_F(LeavingLenderTest, WhoIsNotNeededHearsSoAtOnce) {
+  Hold(a_, {{before_, 10, {0, 1, 2, 3}, true, 4, kDcpForm, true}}, {}, kPortOfA);
+  HoldOfB();
+  EXPECT_TRUE(Orders(Order::kLendingEnded).contains(b_));
+  Go();
+  EXPECT_TRUE(Orders(Order::kLendingEnded).contains(b_)) << "as does whoever asks behind that";
+}
+
+TEST_F(LeavingLenderTest, WhereItGoesTooEarlyAllBeginAnewAndNobodyPays) {
+  RestoreOfA();
+  const uint64_t epoch = Epoch();
+  job_.Detach(b_);
+  EXPECT_EQ(Epoch(), epoch + 1);
+  EXPECT_THAT(job_.told.at(a_).reason, testing::HasSubstr("had read what they go on from in its memory"));
+  EXPECT_EQ(job_.state.budget.used, 0U);
+  HoldOfA();
+  AskRestore(a_);
+  FoundOnDisk(5, "5");
+  CheckedOnDisk(a_, "5");
+  EXPECT_EQ(Orders(Order::kRestore).at(a_).restore().source(), v1::RestoreDecided::DISK);
+}
+
+TEST_F(LeavingLenderTest, WhoHasReadWhatItNeedsDoesNotMissIt) {
+  RestoreOfA();
+  RestoreDone();
+  const uint64_t epoch = Epoch();
+  job_.Detach(b_);
+  EXPECT_EQ(Epoch(), epoch);
+}
+
+TEST_F(LeavingLenderTest, WhereItGoesBeforeAnythingIsDecidedStorageIsAsked) {
+  HoldOfA();
+  HoldOfB();
+  const uint64_t epoch = Epoch();
+  job_.Detach(b_);
+  EXPECT_EQ(Epoch(), epoch);
+  AskRestore(a_);
+  FoundOnDisk(-1);
+  const Order order = Orders(Order::kRestore).at(a_);
+  EXPECT_EQ(order.restore().source(), v1::RestoreDecided::NOTHING);
+  EXPECT_THAT(order.reason(), testing::HasSubstr("step 10 in memory: a node that lent a part of it has gone"));
+}
+
+TEST_F(LeavingLenderTest, OneThatDoesNotTellIsWaitedForAsLongAsThePlannedChangeMayTake) {
+  Store();
+  HoldOfA();
+  AskRestore(a_);
+  job_.Pass(job_.state.spec->rescale_grace_ms() - 1);
+  EXPECT_TRUE(Orders(Order::kFind).empty());
+  job_.Pass(1);
+  EXPECT_EQ(Orders(Order::kFind).size(), 1U);
+  EXPECT_TRUE(Orders(Order::kLendingEnded).contains(b_));
+  HoldOfB();
+  EXPECT_TRUE(job_.orders.empty()) << "it is too late";
+}
+
+// What is on its way to storage, and whose parts of the lost node are there, is worth the wait.
+TEST_F(LeavingLenderTest, WhereMemoryHasNothingAStoreUnderWayIsAwaited) {
+  ASSERT_TRUE(Orders(Order::kPrepareStore).contains(a_)) << "as node b goes";
+  job_.PrepareStore(a_, before_, 10);
+  job_.WriteShards(b_, before_, 10);
+  job_.Detach(b_);
+  HoldOfA();
+  AskRestore(a_);
+  EXPECT_TRUE(Orders(Order::kFind).empty());
+  job_.WriteShards(a_, before_, 10);
+  job_.WriteManifest(a_, before_, 10);
+  EXPECT_EQ(Orders(Order::kFind).size(), 1U);
+}
+
 // Its image server may live.
 TEST_F(LendingTest, ALenderWhoseStreamIsBrokenJustNowStaysOne) {
   FailRound();
@@ -1117,7 +1271,7 @@ TEST_F(CheckpointsTest, NothingIsRestoredWhereNothingIs) {
 // A stream breaks while its agent restores, and the agent comes back on another one.
 TEST(RestoringTest, ANodeThatComesBackIsAskedAgainWhatStorageHolds) {
   CheckpointState state;
-  BeginCheckpoints(state, 1, 2, {{1, 0, 1}, {2, 1, 1}}, 0);
+  BeginCheckpoints(state, {1, 2, {{1, 0, 1}, {2, 1, 1}}, {}, kNever}, 0);
   CheckpointOrders told;
   const auto tell = [&](uint64_t session, const auto& fill) {
     v1::CheckpointReport report;
@@ -1157,7 +1311,7 @@ TEST(RestoringTest, ANodeThatComesBackIsAskedAgainWhatStorageHolds) {
 
 TEST(RestoringTest, ANewMasterDoesNotSayTwiceWhatWasPassedOver) {
   CheckpointState state;
-  BeginCheckpoints(state, 2, 2, {{1, 0, 1}, {2, 1, 1}}, 0);
+  BeginCheckpoints(state, {2, 2, {{1, 0, 1}, {2, 1, 1}}, {}, kNever}, 0);
   const auto hold = [&](uint64_t session, bool holds) {
     v1::CheckpointReport report;
     report.set_epoch(2);
@@ -1764,7 +1918,7 @@ TEST_F(StoringTest, AnAwaitedStoreThatHasEndedIsToldAgain) {
 // Nothing is told again by a node that was here all the time: the one that comes back completes the job.
 TEST_F(StoringTest, WhatIsWantedIsStoredWhenTheLastNodeIsBack) {
   CheckpointState state;
-  BeginCheckpoints(state, 2, 2, {{1, 0, 1}, {2, 1, 1}}, 0);
+  BeginCheckpoints(state, {2, 2, {{1, 0, 1}, {2, 1, 1}}, {}, kNever}, 0);
   const auto hold = [&](uint64_t session, uint32_t rank) {
     v1::CheckpointReport report;
     report.set_epoch(2);

@@ -71,7 +71,13 @@ void VacateUntold(Turn& turn, const Node& node, uint64_t session) {
 void GiveUpNode(Turn& turn, Node& node, uint64_t session, const std::string& cause, bool may_return,
                 std::optional<int64_t> silent_ms) {
   JobState& job = turn.job;
-  turn.Apply(OnCheckpointSessionLost(job.checkpoints, session, turn.now));
+  CheckpointOrders lost = OnCheckpointSessionLost(job.checkpoints, session, turn.now);
+  const bool breaks_round = lost.breaks_round && job.phase == Phase::kRunning && job.round;
+  turn.Apply(std::move(lost));
+  if (breaks_round) {
+    job.round->broken.push_back(fmt::format("node {} has gone before all had read what they go on from in its memory",
+                                            NodeName(job, node.hello)));
+  }
   if (node.stale_round) --job.stale_rounds;
   const auto known = job.session_of.find(node.hello.node_id());
   if (known != job.session_of.end() && known->second == session) job.session_of.erase(known);

@@ -77,6 +77,7 @@ void FinishJob(Turn& turn, int32_t exit_code, const std::string& reason) {
   turn.Apply(
       EndCheckpoints(job.checkpoints, exit_code == 0 ? CheckpointEnd::kForGood : CheckpointEnd::kBreakpoint, turn.now));
   StopRestoring(job.checkpoints);
+  turn.Apply(EndLending(job.checkpoints, turn.now));
   job.tell_end_by = turn.now + kStoreAtEndMs;
   job.tell_wait_at = turn.now + kStoreAtEndToldMs;
   if (exit_code != 0 && IsStoring(job.checkpoints)) HoldAll(turn, reason);  // what still runs is of no more use

@@ -117,6 +117,7 @@ void On(Turn& turn, uint64_t session, const v1::FirstStep& first) {
             fmt::format("world {} trains: first step on all nodes {} ms after the round began", job.round->world_size,
                         took_ms),
             -1, {{"step", first.step()}, {"since_round_ms", took_ms}, {"saving_ms", job.round->saving_ms}});
+  turn.Apply(OnCheckpointsStepped(job.checkpoints, turn.now));
 }
 
 void MarkStepped(Turn& turn) {

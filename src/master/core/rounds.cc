@@ -129,6 +129,30 @@ void Release(Turn& turn, const std::vector<uint64_t>& members, const std::string
   }
 }
 
+// Nodes that are here and have no place in the live round, but had one in the round before, or lent what they hold.
+std::vector<uint64_t> LendersBeside(const JobState& job) {
+  std::vector<uint64_t> lenders;
+  if (!job.last_round || job.spec->rescale_grace_ms() == 0) return lenders;
+  for (const auto& [session, node] : job.nodes) {
+    const bool had_place = node.place.epoch == job.last_round->epoch || job.checkpoints.lenders.contains(session);
+    if (node.group_rank < 0 && had_place) lenders.push_back(session);
+  }
+  return lenders;
+}
+
+void BeginRoundOfCheckpoints(Turn& turn) {
+  const Round& live = *turn.job.round;
+  CheckpointRound round;
+  round.epoch = live.epoch;
+  round.world_size = live.world_size;
+  for (const Slot& slot : live.slots) {
+    round.members.push_back({slot.session, slot.rank_base, slot.local_world_size});
+  }
+  round.lenders = LendersBeside(turn.job);
+  round.lenders_by = turn.now + turn.job.spec->rescale_grace_ms();
+  turn.Apply(BeginCheckpoints(turn.job.checkpoints, std::move(round), turn.now));
+}
+
 void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::string& reason) {
   JobState& job = turn.job;
   const std::string because = turn.Because();
@@ -177,9 +201,7 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
     job.check_due = true;  // a node that is to blame may wait now: it is checked while others train
   WaitForNobody(turn);
   turn.remember = true;
-  std::vector<CheckpointMember> holders;
-  for (const Slot& slot : job.round->slots) holders.push_back({slot.session, slot.rank_base, slot.local_world_size});
-  turn.Apply(BeginCheckpoints(job.checkpoints, job.round->epoch, job.round->world_size, std::move(holders), turn.now));
+  BeginRoundOfCheckpoints(turn);
   SendRound(turn, members, spans, because);
   TellSpares(turn);
 }
@@ -302,6 +324,7 @@ void ReformRound(Turn& turn, const std::string& cause, bool change) {
   if (members.size() != before) {
     return BeginRound(turn, members, fmt::format("{}: {} -> {} nodes", cause, before, members.size()));
   }
+  if (!AnyNewcomer(turn, members)) return BeginRound(turn, members, cause);
   BeginRound(turn, members, fmt::format("{}: {} takes over", cause, NewcomersText(turn, members)));
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace phalanx::master {
 namespace {
@@ -32,11 +33,11 @@ class Stepper {
 
   CheckpointOrders Take() { return std::move(out_); }
 
-  void Begin(uint64_t epoch, uint32_t world_size, std::vector<CheckpointMember> members) {
-    const bool same_world = s_.world_size == world_size;
-    s_.epoch = epoch;
-    s_.world_size = world_size;
-    s_.members = CountedVector<CheckpointMember>(std::move(members));
+  void Begin(CheckpointRound round) {
+    const bool same_world = s_.world_size == round.world_size;
+    s_.epoch = round.epoch;
+    s_.world_size = round.world_size;
+    s_.members = CountedVector<CheckpointMember>(std::move(round.members));
     s_.rank_of.clear();
     for (const CheckpointMember& member : s_.members) {
       if (member.session != 0) s_.rank_of[member.session] = s_.members.IndexOf(member);
@@ -45,6 +46,7 @@ class Stepper {
     s_.held_by_gone.clear();
     s_.settled = false;
     s_.limit_told = false;
+    BeginLending(round.lenders, round.lenders_by);
     // A directory of which nothing is left makes room for another. Who still uses it opens it again.
     std::erase_if(s_.dirs, [](const auto& entry) {
       const CheckpointDir& dir = entry.second;
@@ -60,8 +62,9 @@ class Stepper {
       for (auto& [save, sessions] : dir.milestones) sessions.clear();  // they tell again what they hold
       dir.dropped.clear();
       dir.archive.clear();
-      dir.covered = dir.offered = dir.unreadable = false;
+      dir.covered = dir.offered = dir.borrowed = dir.unreadable = false;
       dir.lenders.clear();
+      dir.restored.clear();
       dir.asking.clear();
       dir.decided.clear();
       dir.asking_branch = 0;
@@ -123,6 +126,7 @@ class Stepper {
 
   void Report(uint64_t session, const v1::CheckpointReport& report) {
     const bool live = report.epoch() == s_.epoch && s_.rank_of.contains(session);
+    if (report.has_going()) return OnGoing(session);
     if (!report.has_held() && IsOneTooMany(report.dir())) {
       if (live) Refuse(session, report);
       return;
@@ -130,6 +134,7 @@ class Stepper {
     switch (report.body_case()) {
       case v1::CheckpointReport::kHeld:
         if (live) OnHeld(session, report.held());
+        if (report.epoch() == s_.epoch && s_.lenders.contains(session)) OnLent(session, report.held());
         return;
       case v1::CheckpointReport::kOpened:
         if (live) OnOpened(report.dir(), report.opened());
@@ -157,6 +162,10 @@ class Stepper {
         return OnManifest(session, report.dir(), report.manifest_written());
       case v1::CheckpointReport::kDeparting:
         return OnDeparting(session, report.dir(), KeyOf(report.departing().save()));
+      case v1::CheckpointReport::kRestoreDone:
+        if (live) OnRestoreDone(session, report.dir(), report.restore_done().branch());
+        return;
+      case v1::CheckpointReport::kGoing:
       case v1::CheckpointReport::BODY_NOT_SET:
         return;
     }
@@ -167,10 +176,12 @@ class Stepper {
     // First, so that no new store begins with it when one of its own ends.
     if (const auto rank = s_.rank_of.extract(session)) s_.members[rank.mapped()].session = 0;
     if (auto told = s_.held.extract(session)) s_.held_by_gone.insert(std::move(told));
+    if (s_.lenders.erase(session) > 0) LoseLender();
     for (auto& [name, dir] : s_.dirs) {
       dir.asking.erase(session);
       dir.checking.erase(session);
       dir.checked.erase(session);
+      dir.restored.erase(session);
       // When it comes back, and its ranks still want to restore, it is asked again.
       if (finds) dir.find_by = kNever;
       for (auto& [save, sessions] : dir.sealed) sessions.erase(session);
@@ -196,6 +207,7 @@ class Stepper {
   }
 
   void Tick() {
+    if (now_ >= s_.lenders_by) GiveUpLenders();
     for (auto& [name, dir] : s_.dirs) {
       if (now_ >= dir.find_by) OnSilentStorage(name, dir);
       if (now_ >= dir.check_notice_at) OnSlowCheck(name, dir);
@@ -206,6 +218,88 @@ class Stepper {
                        (now_ - dir.store->begun_at) / 1'000),
            dir.store->save.step);
     }
+  }
+
+  // --- nodes that are no members, and lend ---
+
+  void BeginLending(const std::vector<uint64_t>& lenders, Instant by) {
+    for (const auto& [session, held] : std::exchange(s_.lenders, {})) {
+      if (std::ranges::find(lenders, session) == lenders.end()) SendLendingEnded(session);
+    }
+    v1::CheckpointOrder order = AboutAll("what it holds may be needed");
+    order.mutable_lend()->set_epoch(s_.epoch);
+    for (const uint64_t session : lenders) {
+      s_.lenders[session];
+      SendTo(session, order);
+    }
+    s_.lenders_by = lenders.empty() ? kNever : by;
+  }
+
+  // Its ranks have ended, and it would end. It is answered when nobody needs it any more.
+  void OnGoing(uint64_t session) {
+    if (!s_.lenders.contains(session)) SendLendingEnded(session);
+  }
+
+  void OnLent(uint64_t session, const v1::CheckpointsHeld& held) {
+    if (s_.settled) return;  // told once more: what it holds does not change
+    s_.lenders[session] = held;
+    SettleWhereAllHaveTold();
+  }
+
+  void OnRestoreDone(uint64_t session, const std::string& name, uint32_t branch) {
+    CheckpointDir& dir = s_.dirs[name];
+    if (!dir.decided.empty() && dir.decided.rbegin()->first == branch) dir.restored.insert(session);
+  }
+
+  // What they hold nobody knows: it counts for nothing.
+  void GiveUpLenders() {
+    s_.lenders_by = kNever;
+    for (auto lender = s_.lenders.begin(); lender != s_.lenders.end();) {
+      if (!lender->second) SendLendingEnded(lender->first);
+      lender = lender->second ? std::next(lender) : s_.lenders.erase(lender);
+    }
+    SettleWhereAllHaveTold();
+  }
+
+  // Who was given a part of it must not go on from that, nor wait for the rest.
+  void LoseLender() {
+    if (!s_.settled) return SettleWhereAllHaveTold();
+    for (auto& [name, dir] : s_.dirs) {
+      if (!dir.borrowed || IsWhole(name, *dir.committed)) continue;
+      out_.breaks_round = out_.breaks_round || (!dir.decided.empty() && !AllIn(dir.restored));
+      StopBorrowing(dir);
+      PassOver(dir, fmt::format("step {} in memory: a node that lent a part of it has gone", dir.committed->step));
+      Decide(name, dir);
+    }
+  }
+
+  // Nobody begins to read it any more.
+  static void StopBorrowing(CheckpointDir& dir) {
+    dir.borrowed = dir.offered = false;
+    dir.lenders.clear();
+  }
+
+  // The last of what an event causes.
+  void EndLendingWhereOver() {
+    const auto is_borrowed = [](const auto& entry) { return entry.second.borrowed; };
+    if (s_.settled && !s_.lenders.empty() && std::ranges::none_of(s_.dirs, is_borrowed)) EndLending();
+  }
+
+  void EndLending() {
+    s_.lenders_by = kNever;
+    for (const auto& [session, held] : std::exchange(s_.lenders, {})) SendLendingEnded(session);
+  }
+
+  void Stepped() {
+    for (auto& [name, dir] : s_.dirs) {
+      if (dir.borrowed) StopBorrowing(dir);
+    }
+  }
+
+  void SendLendingEnded(uint64_t session) {
+    v1::CheckpointOrder order = AboutAll("nobody needs what it holds");
+    order.mutable_lending_ended();
+    SendTo(session, order);
   }
 
  private:
@@ -223,6 +317,13 @@ class Stepper {
     v1::CheckpointOrder order;
     order.set_dir(name);
     SetKey(*order.mutable_save(), save);
+    order.set_reason(reason);
+    return order;
+  }
+
+  // Of no directory.
+  static v1::CheckpointOrder AboutAll(const std::string& reason) {
+    v1::CheckpointOrder order;
     order.set_reason(reason);
     return order;
   }
@@ -344,6 +445,7 @@ class Stepper {
     dir.committed_world_size = s_.world_size;
     dir.committed_form = dir.form;
     dir.covered = dir.offered = true;
+    dir.borrowed = false;
     dir.lenders.clear();
     dir.sealed_unix_ms = 0;
     const bool store = dir.store_asked.contains(save);
@@ -393,20 +495,31 @@ class Stepper {
       }
       return;
     }
-    if (!AllIn(s_.held)) return;
+    SettleWhereAllHaveTold();
+  }
+
+  void SettleWhereAllHaveTold() {
+    const bool all_lenders =
+        std::ranges::all_of(s_.lenders, [](const auto& entry) { return entry.second.has_value(); });
+    if (s_.settled || s_.epoch == 0 || !AllIn(s_.held) || !all_lenders) return;
     Found found;
-    for (const auto& [from, list] : s_.held) {
-      for (const v1::HeldSave& save : list.saves()) {
-        if (IsOneTooMany(save.dir())) continue;
-        found[save.dir()][KeyOf(save.save())][from] = &save;
-      }
+    for (const auto& [from, list] : s_.held) AddTo(found, from, list);
+    for (const auto& [from, list] : s_.lenders) {
+      if (list) AddTo(found, from, *list);
     }
     if (OrdersOlderRead(found)) return;
     s_.settled = true;
+    s_.lenders_by = kNever;
     for (auto& [name, saves] : found) SettleMemory(name, s_.dirs[name], saves);
     for (auto& [name, dir] : s_.dirs) {
       StoreWanted(name, dir);
       Decide(name, dir);
+    }
+  }
+
+  void AddTo(Found& found, uint64_t session, const v1::CheckpointsHeld& held) const {
+    for (const v1::HeldSave& save : held.saves()) {
+      if (!IsOneTooMany(save.dir())) found[save.dir()][KeyOf(save.save())][session] = &save;
     }
   }
 
@@ -417,6 +530,7 @@ class Stepper {
     for (const auto& [name, saves] : found) {
       if (CanSettle(s_.dirs[name], saves)) continue;
       for (const uint64_t session : WithOlderUnread(saves)) {
+        if (s_.lenders.contains(session) && s_.lenders_by == kNever) continue;  // nobody waits for it any more
         v1::CheckpointOrder order = OrderOf(name, {}, "no newer step can be restored from memory");
         order.clear_save();
         order.mutable_read_older();
@@ -424,7 +538,10 @@ class Stepper {
         reading.insert(session);
       }
     }
-    for (const uint64_t session : reading) s_.held.erase(session);
+    for (const uint64_t session : reading) {
+      s_.held.erase(session);
+      if (const auto lender = s_.lenders.find(session); lender != s_.lenders.end()) lender->second.reset();
+    }
     return !reading.empty();
   }
 
@@ -462,7 +579,9 @@ class Stepper {
         dir.committed_form = FormOf(by_session.begin()->second->form());
         dir.covered = HoldAll(by_session);
         dir.offered = true;
-        dir.lenders = LendersWhereNeeded(by_session);
+        const HeldBySession of_members = OfMembers(by_session);
+        dir.borrowed = of_members.empty() || !Missing(of_members, true).empty();
+        dir.lenders = LendersWhereNeeded(dir.borrowed ? by_session : of_members);
         dir.sealed_unix_ms = 0;
         for (const auto& [session, held] : by_session) {
           dir.sealed_unix_ms = std::max(dir.sealed_unix_ms, held->sealed_unix_ms());
@@ -477,6 +596,24 @@ class Stepper {
       order.mutable_dropped();
       for (const auto& [session, held] : by_session) SendTo(session, order);
     }
+  }
+
+  HeldBySession OfMembers(HeldBySession by_session) const {
+    std::erase_if(by_session, [this](const auto& entry) { return s_.lenders.contains(entry.first); });
+    return by_session;
+  }
+
+  // Of what all that are here hold now.
+  bool IsWhole(const std::string& name, const SaveKey& save) const {
+    HeldBySession by_session;
+    const auto add = [&](uint64_t session, const v1::CheckpointsHeld& all) {
+      if (const v1::HeldSave* const held = HeldIn(all, name, save)) by_session[session] = held;
+    };
+    for (const auto& [session, all] : s_.held) add(session, all);
+    for (const auto& [session, all] : s_.lenders) {
+      if (all) add(session, *all);
+    }
+    return !by_session.empty() && Missing(by_session, true).empty();
   }
 
   // Once: the master before may have said so already.
@@ -497,6 +634,10 @@ class Stepper {
   // What keeps the save from being restored in the live round; empty: nothing does.
   std::string Missing(const HeldBySession& by_session, bool was_committed) const {
     const v1::HeldSave& first = *by_session.begin()->second;
+    const bool lends_half = !was_committed && std::ranges::any_of(by_session, [&](const auto& entry) {
+      return s_.lenders.contains(entry.first) && LacksShared(entry.second, first);
+    });
+    if (lends_half) return "a node that lends it holds a part of it";
     if (first.form().own() == v1::ANY_RANK) return MissingForAnyRank(by_session, was_committed);
     std::optional<Lenders> lenders;  // of large worlds: only where one is needed
     std::set<uint32_t> ranks;
@@ -639,13 +780,17 @@ class Stepper {
     };
     for (const auto& [session, all] : s_.held) add(all);
     for (const auto& [session, all] : s_.held_by_gone) add(all);
+    for (const auto& [session, all] : s_.lenders) {
+      if (all) add(*all);
+    }
     return lenders;
   }
 
   Lenders LendersOf(const HeldBySession& by_session) const {
     Lenders lenders;
     for (const auto& [session, held] : by_session) {
-      const v1::CheckpointsHeld& all = s_.held.at(session);
+      const auto lender = s_.lenders.find(session);
+      const v1::CheckpointsHeld& all = lender == s_.lenders.end() ? s_.held.at(session) : *lender->second;
       if (!all.has_source()) continue;
       if (held->main()) lenders[kSharedImage].push_back(all.source());
       for (const uint32_t rank : held->ranks()) lenders[static_cast<int32_t>(rank)].push_back(all.source());
@@ -784,7 +929,10 @@ class Stepper {
       return Check(name, dir);
     }
     dir.check_notice_at = kNever;
-    if (choice.restore().source() != v1::RestoreDecided::MEMORY && dir.committed) dir.stale = dir.committed;
+    const bool from_memory = choice.restore().source() == v1::RestoreDecided::MEMORY;
+    if (!from_memory && dir.committed) dir.stale = dir.committed;
+    if (!from_memory && dir.borrowed) StopBorrowing(dir);
+    dir.restored.clear();
     NoteDecided(dir.doubts, GoneOnFrom(dir, choice));
     choice.mutable_restore()->set_branch(dir.asking_branch);
     const v1::CheckpointOrder& decision = dir.decided[dir.asking_branch] = std::move(choice);
@@ -797,6 +945,8 @@ class Stepper {
   void Find(const std::string& name, CheckpointDir& dir) {
     const uint64_t first = s_.members.front().session;
     if (dir.find_by != kNever || first == 0) return;
+    // What is on its way there is newer than all that is there, and EndStore looks again.
+    if (dir.store && !OffersMemory(dir)) return;
     dir.asked_at = now_;
     dir.find_by = now_ + kFindOnDiskMs;
     v1::CheckpointOrder order = OrderOf(name, {}, "a rank wants to restore");
@@ -1151,6 +1301,7 @@ class Stepper {
     }
     Note(error.empty() ? "checkpoint-stored" : "checkpoint-failed", name, text, store.save.step);
     StoreWanted(name, dir);
+    Decide(name, dir);
   }
 
   CheckpointState& s_;
@@ -1160,16 +1311,28 @@ class Stepper {
 
 }  // namespace
 
-CheckpointOrders BeginCheckpoints(CheckpointState& state, uint64_t epoch, uint32_t world_size,
-                                  std::vector<CheckpointMember> members, Instant now) {
+CheckpointOrders BeginCheckpoints(CheckpointState& state, CheckpointRound round, Instant now) {
   Stepper stepper(state, now);
-  stepper.Begin(epoch, world_size, std::move(members));
+  stepper.Begin(std::move(round));
+  return stepper.Take();
+}
+
+CheckpointOrders OnCheckpointsStepped(CheckpointState& state, Instant now) {
+  Stepper stepper(state, now);
+  stepper.Stepped();
+  stepper.EndLendingWhereOver();
   return stepper.Take();
 }
 
 CheckpointOrders EndCheckpoints(CheckpointState& state, CheckpointEnd end, Instant now) {
   Stepper stepper(state, now);
   stepper.End(end);
+  return stepper.Take();
+}
+
+CheckpointOrders EndLending(CheckpointState& state, Instant now) {
+  Stepper stepper(state, now);
+  stepper.EndLending();
   return stepper.Take();
 }
 
@@ -1186,19 +1349,24 @@ void ReturnLife(CheckpointState& state) {
 bool WillDoubtSave(CheckpointState& state, uint32_t lives) { return Stepper(state, 0).WillDoubt(lives); }
 
 void StopRestoring(CheckpointState& state) {
-  for (auto& [name, dir] : state.dirs) dir.find_by = dir.check_notice_at = kNever;
+  for (auto& [name, dir] : state.dirs) {
+    dir.find_by = dir.check_notice_at = kNever;
+    dir.asking.clear();
+  }
 }
 
 CheckpointOrders OnCheckpointReport(CheckpointState& state, uint64_t session, const v1::CheckpointReport& report,
                                     Instant now) {
   Stepper stepper(state, now);
   stepper.Report(session, report);
+  stepper.EndLendingWhereOver();
   return stepper.Take();
 }
 
 CheckpointOrders OnCheckpointSessionLost(CheckpointState& state, uint64_t session, Instant now) {
   Stepper stepper(state, now);
   stepper.Lost(session);
+  stepper.EndLendingWhereOver();
   return stepper.Take();
 }
 
@@ -1226,11 +1394,12 @@ bool IsStoring(const CheckpointState& state) {
 CheckpointOrders OnCheckpointTick(CheckpointState& state, Instant now) {
   Stepper stepper(state, now);
   stepper.Tick();
+  stepper.EndLendingWhereOver();
   return stepper.Take();
 }
 
 Instant NextCheckpointDeadline(const CheckpointState& state) {
-  Instant next = kNever;
+  Instant next = state.lenders_by;
   for (const auto& [name, dir] : state.dirs) {
     next = std::min({next, dir.find_by, dir.check_notice_at});
     if (dir.store) next = std::min(next, dir.store->notice_at);

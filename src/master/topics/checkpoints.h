@@ -4,7 +4,10 @@
 //
 // * A save is committed when all members of its round have sealed it in memory. From then on older ones may go.
 // * When a round begins every member tells what its memory holds. The newest save of which every member holds what its
-//   ranks need, or another member lends it, is what memory offers; saves that can never be complete are dropped.
+//   ranks need, or another node lends it, is what memory offers; saves that can never be complete are dropped.
+// * A node that had a place in the round before, and has none in this one, lends what it holds until all members have
+//   made a step, or committed a save. Where it goes before all have read what they need the round ends: the next one
+//   goes on from storage, and nobody from a part of what was lent.
 // * One save of a directory is on its way to storage at a time; what was asked for meanwhile is the newest committed
 //   one when that is over. A store that ends with a node that was lost begins again when all members hold a save.
 #pragma once
@@ -101,6 +104,7 @@ struct CheckpointDir {
   std::optional<SaveKey> stale;
   bool covered = false;     // the members of the live round hold all of it
   bool offered = false;     // they can go on from it: what one lacks others lend
+  bool borrowed = false;    // not without what nodes hold that are no members
   bool unreadable = false;  // of the live round: a node could not read a newer one that others lend
   // Where one lacks something: who lends an image, by whose it is (-1: that which a node's ranks share). Else empty.
   // Also of a node whose stream is broken just now: its image server may live.
@@ -119,6 +123,7 @@ struct CheckpointDir {
   std::set<uint64_t> asking;                        // sessions
   uint32_t asking_branch = 0;                       // of the newest question
   std::map<uint32_t, v1::CheckpointOrder> decided;  // by branch; the newest few
+  std::set<uint64_t> restored;                      // sessions of members that have read all they need of the newest
   int64_t sealed_unix_ms = 0;                       // of `committed`; 0: not known
   std::string passed_over;                          // why newer saves do not count
   Instant asked_at = 0;                             // storage, what it holds
@@ -143,8 +148,11 @@ struct CheckpointState {
   CountedMap<uint64_t, v1::CheckpointsHeld> held;  // of the live round, by session of members that are here
   // Of those whose stream has ended since: their image servers may live.
   std::map<uint64_t, v1::CheckpointsHeld> held_by_gone;
-  bool settled = false;     // all have told, and what follows from it is decided
-  bool limit_told = false;  // of directories, in the live round
+  // Of nodes that are here and no members, but were: what they hold, by session; nothing: they are still to tell.
+  std::map<uint64_t, std::optional<v1::CheckpointsHeld>> lenders;
+  Instant lenders_by = kNever;  // which is waited for until then
+  bool settled = false;         // all have told, and what follows from it is decided
+  bool limit_told = false;      // of directories, in the live round
   std::map<std::string, CheckpointDir> dirs;
 
   // Members, and what they hold, looked at so far.
@@ -166,13 +174,23 @@ struct CheckpointOrders {
   };
   std::vector<Order> orders;
   std::vector<Note> notes;
+  bool breaks_round = false;    // somebody may have read a part of what nobody can read any more
   bool remember = false;        // a new master must know what was decided...
   bool remember_first = false;  // ... before any rank acts on it
 };
 
-// A round begins; its members tell what they hold from now on.
-CheckpointOrders BeginCheckpoints(CheckpointState& state, uint64_t epoch, uint32_t world_size,
-                                  std::vector<CheckpointMember> members, Instant now);
+// A round begins; its members tell what they hold from now on, and so do `lenders`: sessions of nodes that are here and
+// no members. Those are waited for until `lenders_by`.
+struct CheckpointRound {
+  uint64_t epoch = 0;
+  uint32_t world_size = 0;
+  std::vector<CheckpointMember> members;
+  std::vector<uint64_t> lenders;
+  Instant lenders_by = kNever;
+};
+CheckpointOrders BeginCheckpoints(CheckpointState& state, CheckpointRound round, Instant now);
+// All members of the live round have made a step: what they go on from they have read, and some might have read twice.
+CheckpointOrders OnCheckpointsStepped(CheckpointState& state, Instant now);
 // The live round is over, so: what storage is to have of it.
 enum class CheckpointEnd {
   kPlanned,     // its memory stays
@@ -186,9 +204,11 @@ CheckpointOrders OnLifeEnds(CheckpointState& state, LifeEnd end, uint32_t lives,
 void ReturnLife(CheckpointState& state);
 // Whether OnLifeEnds would come to doubt what the live round has restored, were its end LifeEnd::kFailed.
 bool WillDoubtSave(CheckpointState& state, uint32_t lives);
+// Nobody reads what others lend any more: the job is over.
+CheckpointOrders EndLending(CheckpointState& state, Instant now);
 // No rank of the round that is over restores any more: nothing is due from storage.
 void StopRestoring(CheckpointState& state);
-// What an agent tells. Sessions that are no members of the live round are heard only about stores.
+// What an agent tells. Sessions that are no members of the live round are heard only about stores and what they lend.
 CheckpointOrders OnCheckpointReport(CheckpointState& state, uint64_t session, const v1::CheckpointReport& report,
                                     Instant now);
 // The session is over: what was to come from it does not.
