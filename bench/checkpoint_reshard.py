@@ -4,13 +4,15 @@
     python bench/checkpoint_reshard.py [--mib 1024] [--rounds 3] [--json F]
 
 3 -> 4: three nodes of one rank, and a fourth joins; what its rank, and the others' in the new world, need of files that
-are not on their nodes they read there. 4 -> 3: one node of four ranks, whose phalanx-run is killed and started again
-with three. Then the same state is loaded by stock dcp.load(), by the same ranks, into the same tensors, from the files
-on disk, which were dropped from the page cache, and once more, from the page cache: nobody who uses torch's planner is
-faster than that. Each time is from a barrier to a barrier.
+are not on their nodes they read there. 4 -> 3: four nodes of one rank, of which one gets SIGTERM, and stays until the
+others have read its rank's part; and one node of four ranks, whose phalanx-run is killed and started again with three.
+Then the same state is loaded by stock dcp.load(), by the same ranks, into the same tensors, from the files on disk,
+which were dropped from the page cache, and once more, from the page cache: nobody who uses torch's planner is faster
+than that. Each time is from a barrier to a barrier.
 """
 
 import argparse
+import signal
 import tempfile
 
 from support.arguments import count
@@ -68,6 +70,10 @@ def a_node_joins(job):
     job.nodes.append(job.add_node(3, str(WORKLOADS / SCRIPT)))
 
 
+def a_node_leaves(job):
+    job.nodes[3].send_signal(signal.SIGTERM)
+
+
 def one_rank_less(job):
     job.kill_node(0)
     job.nodes[0] = job.add_node(0, str(WORKLOADS / SCRIPT), nproc=3)
@@ -82,6 +88,7 @@ def main():
     results = Results("s", 120.0)
     for _ in range(options.rounds):
         measure(results, "3 -> 4 ranks, a node joins", options, (3, 1, "3:4"), a_node_joins, 4)
+        measure(results, "4 -> 3 ranks, a node leaves", options, (4, 1, "3:4"), a_node_leaves, 3)
         measure(results, "4 -> 3 ranks of one node", options, (1, 4, "1"), one_rank_less, 3)
     finish(options.json, "checkpoint_reshard", results)
 
