@@ -45,7 +45,10 @@ PATIENT = {
     "test_watch_ranks.py",
 }
 # Its environment is that of ./run test --callers.
-CALLERS = ["test_framework_checkpoints.py", "test_frameworks.py", "test_huggingface_checkpoint.py", "test_ms_swift.py"]
+CALLERS = [
+    *("test_fabric_checkpoint.py", "test_framework_checkpoints.py", "test_frameworks.py"),
+    *("test_huggingface_checkpoint.py", "test_ms_swift.py"),
+]
 collect_ignore = [] if importlib.util.find_spec("swift") else CALLERS
 
 

@@ -10,7 +10,7 @@ import types
 import pytest
 import torch
 from phalanx.checkpoint import StoreResult
-from phalanx.checkpoint.adapters import published
+from phalanx.checkpoint.adapters import awaited, published
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 from test_huggingface_checkpoint import losses, weights
@@ -170,30 +170,30 @@ def is_awaited(below):
         return file.read() != "{}"
 
 
-def test_what_is_stored_when_its_process_is_over_appears_in_the_next_life(below, folder, lightning, capsys):
+def test_what_is_stored_when_its_process_is_over_appears_in_the_next_life(below, folder, capsys):
     file, older = folder / "100.ckpt", folder / "50.ckpt"
     older.write_text("50")
-    awaited = lightning._Awaited(below, os.unlink)
-    awaited.add(100, str(file))
-    awaited.remove(str(older))
-    awaited.on_stored(StoreResult(100, False, "the Checkpointer was closed", may_come=True))
+    waiting = awaited.Awaited(below, os.unlink)
+    waiting.add(100, str(file))
+    waiting.remove(str(older))
+    waiting.on_stored(StoreResult(100, False, "the Checkpointer was closed", may_come=True))
     assert "100.ckpt is not there yet: the Checkpointer was closed" in capsys.readouterr().err
-    next_life = lightning._Awaited(below, os.unlink)
+    next_life = awaited.Awaited(below, os.unlink)
     next_life.publish()
     next_life.end()
     assert is_awaited(below) and older.exists()
     below.store(100, file.name, "100")
-    lightning._Awaited(below, os.unlink).publish()
+    awaited.Awaited(below, os.unlink).publish()
     assert file.read_text() == "100" and not older.exists() and not is_awaited(below)
 
 
-def test_what_was_given_up_or_overtaken_is_not_awaited_any_more(below, folder, lightning, capsys):
-    awaited = lightning._Awaited(below, os.unlink)
-    awaited.add(50, str(folder / "50.ckpt"))
-    awaited.add(100, str(folder / "100.ckpt"))
-    awaited.on_stored(StoreResult(50, False, "rank 1 has skipped it"))
+def test_what_was_given_up_or_overtaken_is_not_awaited_any_more(below, folder, capsys):
+    waiting = awaited.Awaited(below, os.unlink)
+    waiting.add(50, str(folder / "50.ckpt"))
+    waiting.add(100, str(folder / "100.ckpt"))
+    waiting.on_stored(StoreResult(50, False, "rank 1 has skipped it"))
     assert "50.ckpt is not stored: rank 1 has skipped it" in capsys.readouterr().err
-    next_life = lightning._Awaited(below, os.unlink)
+    next_life = awaited.Awaited(below, os.unlink)
     next_life.add(150, str(folder / "150.ckpt"))
     below.store(150, "150.ckpt", "150")
     next_life.on_stored(StoreResult(150, True, None))
@@ -201,7 +201,7 @@ def test_what_was_given_up_or_overtaken_is_not_awaited_any_more(below, folder, l
     assert (folder / "150.ckpt").read_text() == "150" and not is_awaited(below)
 
 
-def test_a_file_that_the_disk_refuses_is_tried_again(below, folder, lightning, monkeypatch, capsys):
+def test_a_file_that_the_disk_refuses_is_tried_again(below, folder, monkeypatch, capsys):
     publish = published.publish_file
 
     def fails(source, target):
@@ -209,17 +209,17 @@ def test_a_file_that_the_disk_refuses_is_tried_again(below, folder, lightning, m
             raise OSError(errno.EIO, os.strerror(errno.EIO), target)
         publish(source, target)
 
-    awaited = lightning._Awaited(below, os.unlink)
+    waiting = awaited.Awaited(below, os.unlink)
     for step in (100, 200):
-        awaited.add(step, str(folder / f"{step}.ckpt"))
-        awaited.add_path(step, str(folder / f"last-{step}.ckpt"))
+        waiting.add(step, str(folder / f"{step}.ckpt"))
+        waiting.add_path(step, str(folder / f"last-{step}.ckpt"))
         below.store(step, f"{step}.ckpt", str(step))
     monkeypatch.setattr(published, "publish_file", fails)
-    awaited.on_stored(StoreResult(100, True, None))
+    waiting.on_stored(StoreResult(100, True, None))
     assert "100.ckpt is not there yet: [Errno 5]" in capsys.readouterr().err
     assert (folder / "last-100.ckpt").exists() and not (folder / "100.ckpt").exists()
     monkeypatch.undo()
-    awaited.on_stored(StoreResult(200, True, None))
+    waiting.on_stored(StoreResult(200, True, None))
     assert {path.name for path in folder.glob("*.ckpt")} == {
         f"{kind}{step}.ckpt" for step in (100, 200) for kind in ("", "last-")
     }

@@ -22,6 +22,7 @@ FOLDER = ROOT / "build" / "callers"
 TESTS = (
     *("tests/test_ms_swift.py", "tests/test_callers.py", "tests/test_frameworks.py"),
     *("tests/test_huggingface_checkpoint.py", "tests/test_framework_checkpoints.py"),
+    "tests/test_fabric_checkpoint.py",
 )
 
 

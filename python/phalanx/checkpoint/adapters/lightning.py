@@ -8,16 +8,9 @@ Files are those of Trainer.save_checkpoint(), at the paths that it was given; Li
 docs/frameworks/lightning.md is for users.
 """
 
-import contextlib
 import functools
-import json
 import os
-import pickle
-import stat
 import sys
-import threading
-
-import torch
 
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
     import pytorch_lightning as pl
@@ -25,7 +18,7 @@ else:
     import lightning.pytorch as pl
 
 from phalanx.checkpoint import files
-from phalanx.checkpoint.adapters import published, restored, saver
+from phalanx.checkpoint.adapters import awaited, published, restored, saver
 from phalanx.checkpoint.formats import several
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.link.alone import say
@@ -33,7 +26,6 @@ from phalanx.checkpoint.ranks import place
 
 _WHO = "phalanx.checkpoint.adapters.lightning"
 _BELOW, _IN_MEMORY = "_phalanx", "memory.ckpt"
-_RECORD = "awaited.json"
 _AVERAGING = tuple(
     getattr(pl.callbacks, name)
     for name in ("StochasticWeightAveraging", "WeightAveraging", "EMAWeightAveraging")
@@ -58,7 +50,7 @@ class FlashCheckpoint(pl.Callback):
         is_number = isinstance(every_n_train_steps, int) and not isinstance(every_n_train_steps, bool)
         if not is_number or every_n_train_steps < 0:
             raise ValueError(f"{_WHO}: every_n_train_steps is {every_n_train_steps!r}; expected a number, 0 for never")
-        if not _is_local(directory):
+        if not awaited.is_local(directory):
             raise ValueError(f"{_WHO}: directory is {directory!r}; expected a local folder, which has no '://'")
         self._directory, self._every, self._resumes = os.path.abspath(directory), every_n_train_steps, resume
         self._settings = settings
@@ -153,7 +145,7 @@ class FlashCheckpoint(pl.Callback):
         if self._place.rank == 0:
             if self._is_first_life:
                 self._folders.begin()
-            self._awaited = _Awaited(self._checkpointer, strategy.remove_checkpoint)
+            self._awaited = awaited.Awaited(self._checkpointer, strategy.remove_checkpoint)
             self._awaited.publish()
         self._restorer.of_all(None)  # files of the last life are there before any rank looks for them
         stock = strategy.save_checkpoint
@@ -164,7 +156,9 @@ class FlashCheckpoint(pl.Callback):
         """In place of the strategy's, on all ranks."""
         path, step = os.path.abspath(filepath), trainer.global_step
         is_plain = (
-            storage_options is None and _is_local(filepath) and several.why_no_name(os.path.basename(path)) is None
+            storage_options is None
+            and awaited.is_local(filepath)
+            and several.why_no_name(os.path.basename(path)) is None
         )
         is_first = self._place.rank == 0
         is_whole = "optimizer_states" in checkpoint  # of weights alone no training goes on
@@ -172,7 +166,7 @@ class FlashCheckpoint(pl.Callback):
         is_last = os.path.basename(path).startswith(_OF_SLURM)
         if not self._trains or not is_plain or not is_whole or is_last:
             return self._save_as_ever(stock, checkpoint, filepath, storage_options)
-        form = _form(checkpoint) if is_first else None
+        form = awaited.form(checkpoint) if is_first else None
         if self._saved_step == step:
             is_same = form == self._form  # not where a callback has told more, or other weights stand in it
             if is_first and not (is_same and self._awaited.add_path(step, path)):
@@ -189,15 +183,17 @@ class FlashCheckpoint(pl.Callback):
         callback's file would else be replaced by this one's, and go with it."""
         if stock(filepath, trainer):
             return True
-        is_awaited = self._place.rank == 0 and _is_local(filepath) and self._awaited.awaits(os.path.abspath(filepath))
+        is_awaited = (
+            self._place.rank == 0 and awaited.is_local(filepath) and self._awaited.awaits(os.path.abspath(filepath))
+        )
         return trainer.strategy.broadcast(is_awaited)
 
     def _save_as_ever(self, stock, checkpoint, filepath, storage_options=None):
         """By Lightning, before it returns: what is saved before the training or behind it is read at once."""
         if self._place.rank == 0:
             self._awaited.drop(os.path.abspath(filepath))
-            if _is_local(filepath):
-                _unlink_shared(filepath)
+            if awaited.is_local(filepath):
+                awaited.unlink_shared(filepath)
         return stock(checkpoint, filepath, storage_options)
 
     def _save(self, step, checkpoint, name, storage):
@@ -214,7 +210,7 @@ class FlashCheckpoint(pl.Callback):
 
     def _remove_checkpoint(self, stock, filepath):
         """Not before what takes the file's place is there."""
-        if not _is_local(filepath):
+        if not awaited.is_local(filepath):
             stock(filepath)
         elif self._place.rank == 0:
             self._awaited.remove(os.path.abspath(filepath))
@@ -255,207 +251,5 @@ class FlashCheckpoint(pl.Callback):
         return self._restorer.agreed(is_so)
 
 
-class _Awaited:
-    """The files that appear when their step is stored, and those that go then, on rank 0. A file of the checkpoint
-    directory says the same, so that the next life ends what a killed one has begun. `remove(path)` is Lightning's."""
-
-    def __init__(self, checkpointer, remove):
-        self._checkpointer, self._remove = checkpointer, remove
-        self._record = os.path.join(checkpointer.directory, _RECORD)
-        self._lock = threading.Lock()  # of all below, and of the files that it names
-        self._steps = self._read()  # step -> {"behind": sequence, "name": "", "paths": [..], "removed": [..]}
-        # {step: why its files are not there}, of those that nobody tells of any more
-        self._left = dict.fromkeys(self._steps, "the process that saved it was ended before")
-        self._of_before = set(self._steps)  # of a life that has ended: its steps are made once more
-        self._told = set()  # (step, why)
-        self._behind = max((each.sequence for each in checkpointer.steps()), default=0)
-
-    def add(self, step, path):
-        """Of a step that is about to be saved, in a file of the same name."""
-        with self._lock:
-            self._is_wanted(path)
-            removed = self._steps.pop(step, {}).get("removed", [])
-            name = os.path.basename(path)
-            self._steps[step] = {"behind": self._behind, "name": name, "paths": [path], "removed": removed}
-            self._of_before.discard(step)
-            self._left.pop(step, None)
-            self._write()
-
-    def add_path(self, step, path):
-        """The same state once more, under another name. False: it is not on its way any more."""
-        with self._lock:
-            if step not in self._steps:
-                return False
-            self._is_wanted(path)
-            self._steps[step]["paths"].append(path)
-            self._write()
-            return True
-
-    def awaits(self, path):
-        with self._lock:
-            return any(path in each["paths"] for step, each in self._steps.items() if step not in self._of_before)
-
-    def drop(self, path):
-        """It is written otherwise, or is to go."""
-        with self._lock:
-            self._is_wanted(path)
-            for each in self._steps.values():
-                each["paths"] = [other for other in each["paths"] if other != path]
-            if self._steps:
-                self._write()
-
-    def _is_wanted(self, path):
-        """It is not to go when it has come."""
-        for each in self._steps.values():
-            each["removed"] = [other for other in each["removed"] if other != path]
-
-    def remove(self, path):
-        """Now where nothing is on its way; else behind the newest of that."""
-        with self._lock:
-            newest = self._steps.get(next(reversed(self._steps), None))  # the last to be added
-            if newest is not None and path not in newest["paths"]:
-                newest["removed"].append(path)
-                self._write()
-                return
-        self.drop(path)
-        self._remove(path)
-
-    def publish(self):
-        """What is stored by now."""
-        with self._lock:
-            self._publish_until(max(self._steps, default=0))
-
-    def publish_found(self, step, folder):
-        """The files of a step that the training goes on from, which may be in memory alone."""
-        with self._lock:
-            if step in self._left and os.path.exists(os.path.join(folder, self._steps[step]["name"])):
-                self._publish(step, folder)
-
-    def on_stored(self, result):
-        """In a thread of the Checkpointer's, one step after another."""
-        with self._lock:
-            if not result.stored and not result.may_come:
-                self._lose(result.step, result.why)
-            there = self._publish_until(result.step)
-            if result.may_come:
-                self._leave(result.step, result.why)
-            if result.stored:  # none that is older comes to storage behind it
-                left = {result.step: "it is gone", **self._left}
-                for step in sorted(left.keys() - there):
-                    self._lose(step, left[step])
-
-    def end(self):
-        """What is not stored by now is told, and left to the next life."""
-        with self._lock:
-            self._publish_until(max(self._steps, default=0))
-            for step, why in sorted(self._left.items()):
-                self._leave(step, why)
-
-    def _publish_until(self, last):
-        """The steps that are awaited and stored."""
-        there = {}
-        for each in self._checkpointer.steps() if self._steps else ():
-            if each.step in self._steps and each.sequence > self._steps[each.step]["behind"]:
-                there.setdefault(each.step, each.path)  # the newest of several
-        for step in sorted(there):
-            if step <= last:
-                self._publish(step, there[step])
-        return there.keys()
-
-    def _publish(self, step, folder):
-        awaited = self._steps[step]
-        whys = {path: _why_not_published(os.path.join(folder, awaited["name"]), path) for path in awaited["paths"]}
-        awaited["paths"] = [path for path, why in whys.items() if why is not None]
-        if awaited["paths"]:  # once more with the next, or in the next life
-            self._write()
-            self._leave(step, whys[awaited["paths"][0]])
-            return
-        for path in awaited["removed"]:
-            self._remove(path)
-        self._forget(step)
-
-    def _leave(self, step, why):
-        """Its files may appear later."""
-        if step not in self._steps:
-            return
-        self._left[step] = why
-        if (step, why) not in self._told:
-            self._told.add((step, why))
-            for path in self._steps[step]["paths"]:
-                say(f"{path} is not there yet: {why}")
-
-    def _lose(self, step, why):
-        """Those that were to go stay."""
-        for path in self._steps.get(step, {}).get("paths", ()):
-            say(f"{path} is not stored: {why}")
-        self._forget(step)
-
-    def _forget(self, step):
-        self._left.pop(step, None)
-        if self._steps.pop(step, None) is not None:
-            self._write()
-
-    def _read(self):
-        with contextlib.suppress(FileNotFoundError, ValueError), open(self._record, encoding="utf-8") as file:
-            found = json.load(file)
-            return {int(step): each for step, each in found.items() if _is_awaited(each)} if _is_object(found) else {}
-        return {}
-
-    def _write(self):
-        published.replace_text(self._record, json.dumps(self._steps))
-
-
-def _is_object(found):
-    return isinstance(found, dict)
-
-
-def _is_awaited(found):
-    """As docs/formats/published-folders.md has it."""
-    kinds = {"behind": int, "name": str, "paths": list, "removed": list}
-    return _is_object(found) and all(isinstance(found.get(key), kind) for key, kind in kinds.items())
-
-
 def _rng_of(rank):
     return f"rng_{rank}.pt"
-
-
-def _form(value):
-    """What is equal for two dumps of the same state: of tensors where they lie, and how often they were changed."""
-    if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided:
-            return object()  # as nothing else
-        changes = -1 if value.is_inference() else value._version
-        return "tensor", value.data_ptr(), changes, tuple(value.shape), value.dtype
-    if isinstance(value, dict):
-        return "dict", [(key, _form(each)) for key, each in value.items()]
-    if isinstance(value, (list, tuple)):
-        return "list", [_form(each) for each in value]
-    if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        return value
-    try:
-        return pickle.dumps(value)
-    except (pickle.PicklingError, TypeError, AttributeError):
-        return object()
-
-
-def _is_local(path):
-    """No URL, also none of local files."""
-    return "://" not in os.fspath(path) and "::" not in os.fspath(path)
-
-
-def _unlink_shared(path):
-    """A file that others have, too: where temporary files lie on another file system Lightning writes into it, and a
-    stored step would be what it writes."""
-    with contextlib.suppress(FileNotFoundError):
-        info = os.stat(path)
-        if stat.S_ISREG(info.st_mode) and info.st_nlink > 1:
-            os.unlink(path)
-
-
-def _why_not_published(source, path):
-    """None: it is there."""
-    try:
-        published.publish_file(source, path)
-    except OSError as error:
-        return str(error)
-    return None
