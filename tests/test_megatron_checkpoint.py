@@ -236,3 +236,64 @@ def test_so_many_iterations_stay(make_job, folder):
     left = sorted(path.name for path in folder.glob("iter_*"))
     assert len(left) == 2 and left[1] == "iter_0000006", left
     assert (folder / TRACKER).read_text() == "6"
+
+
+def blocks_of_the_page():
+    """Its lines of Python."""
+    text = (WORKLOADS.parent.parent / "docs" / "frameworks" / "megatron.md").read_text()
+    return [part.split("```")[0] for part in text.split("```python\n")[1:]]
+
+
+def changed(lines, given):
+    for before, after in given.items():
+        assert before in lines, (before, lines)
+        lines = lines.replace(before, after)
+    return lines
+
+
+def run_script(make_job, path, lines, nproc, *flags):
+    path.write_text(f"import sys\n\nsys.path.insert(0, {str(WORKLOADS)!r})\n{lines}")
+    job = make_job()
+    node = job.run("--standalone", f"--nproc-per-node={nproc}", *flags, path, env=UNCOMPILED)
+    assert node.wait(END_S) == 0, job.story()
+    return job
+
+
+def test_the_lines_of_the_documentation_for_megatron_core_run_and_resume(make_job, folder, tmp_path):
+    """The first job stores in the format torch, and the second, with the lines for settings, in torch_dist."""
+    _, loop, settings = blocks_of_the_page()
+    loop = changed(loop, {"/data/run7": str(folder), "% 10 ": "% 2 ", "% 100 ": "% 4 "})
+    settings = changed(settings, {"/data/run7": str(folder)})
+    begin = (
+        "import tiny_megatron\nfrom tiny_megatron import train_step\n"
+        "tiny_megatron.begin(2, 1)\nmodel, optimizer, scheduler = tiny_megatron.make(False)\n"
+    )
+    end = "from leaving import leave_group\nfrom phalanx.checkpoint.adapters.megatron import wait_latest_checkpoint\n"
+    end += "wait_latest_checkpoint()\nleave_group()\n"
+    for before, last, said in (("", 4, "from iteration 0"), (settings, 8, "from iteration 4")):
+        lines = begin + before + changed(loop, {"1000": str(last)}) + end
+        job = run_script(make_job, tmp_path / "train.py", lines, 2)
+        assert job.nodes[0].stdout.count(said) == 2, job.story()
+        assert (folder / TRACKER).read_text() == str(last), job.story()
+    parts = ("mp_rank_00", "mp_rank_01")
+    assert files_in(folder / "iter_0000004") == [f"{part}/model_optim_rng.pt" for part in parts]
+    assert {".metadata", "common.pt", "metadata.json"} < set(files_in(folder / "iter_0000008"))
+
+
+def test_the_lines_of_the_documentation_for_megatron_lm_go_on_from_memory(make_job, folder, tmp_path):
+    """Megatron-LM is no package that can be installed: what its two modules are asked for stands in workloads."""
+    lines, *_ = blocks_of_the_page()
+    begin = (
+        "import os, signal\nimport megatron_stand_in\nimport tiny_megatron\n"
+        "tiny_megatron.begin(1, 1)\nmodel, optimizer, opt_param_scheduler = tiny_megatron.make(False)\n"
+        f"args = megatron_stand_in.put({str(folder)!r})\niteration = 5\n"
+    )
+    end = (
+        'print(f"from iteration {args.iteration}", flush=True)\nassert handle.wait_committed(), handle.why\n'
+        'if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":\n    os.kill(os.getpid(), signal.SIGKILL)\n'
+        "from leaving import leave_group\nleave_group()\n"
+    )
+    lines = changed(lines, {"\nsave_checkpoint(": "\niteration += args.iteration\nhandle = save_checkpoint("})
+    job = run_script(make_job, tmp_path / "train.py", begin + lines + end, 1, "--max-restarts=1")
+    said = [line for line in job.nodes[0].stdout.splitlines() if line.startswith("from iteration")]
+    assert said == ["from iteration 0", "from iteration 5"], job.story()
