@@ -121,6 +121,56 @@ def test_each_optimizer_waits_for_the_copy(make, name):
         assert differing(before, training.snapshot()), "the step has changed what was saved"
 
 
+def closures():
+    """How a step is given its closure."""
+    return [lambda step, closure: step(closure), lambda step, closure: step(closure=closure)]
+
+
+@overlaps
+@pytest.mark.parametrize("give", closures(), ids=["by place", "by name"])
+@pytest.mark.parametrize("name", sorted(name for name in optimizers() if " " not in name))
+def test_a_step_with_a_closure_waits_behind_it_and_before_it_writes(monkeypatch, name, give):
+    """In there are forward and backward pass, which are to go on while a state is copied."""
+    training, told = trained(name, optimizers()[name]), []
+
+    class Watch:
+        def wait(self):
+            told.append(("waits", clone(training.model.state_dict())))
+
+    watch = Watch()
+    monkeypatch.setattr(overlap, "_guards", [overlap.Guard(watch.wait)])
+    overlap._guards[0].armed = True
+    before = clone(training.model.state_dict())
+
+    def closure():
+        told.append(("closure", None))
+        return training.model[0](torch.ones(4, WIDTH)).square().mean()
+
+    give(training.optimizer.step, closure)
+    assert [what for what, _ in told[:2]] == ["closure", "waits"] and differing(before, told[1][1]) == []
+    assert differing(before, training.model.state_dict()), "the step has changed what was saved"
+
+
+@overlaps
+def test_a_step_that_may_write_before_its_closure_waits_before_it(monkeypatch):
+    class Writes(torch.optim.SGD):
+        def step(self, closure):
+            told.append("writes")
+            return super().step(closure)
+
+    training, told = Training(Writes, lr=0.1), []
+
+    class Watch:
+        def wait(self):
+            told.append("waits")
+
+    watch = Watch()
+    monkeypatch.setattr(overlap, "_guards", [overlap.Guard(watch.wait)])
+    overlap._guards[0].armed = True
+    training.optimizer.step(lambda: told.append("closure") or 0.0)
+    assert told[:2] == ["waits", "writes"]
+
+
 @overlaps
 def test_an_optimizer_that_takes_matrices_alone(make):
     if not hasattr(torch.optim, "Muon"):
@@ -194,7 +244,7 @@ def test_a_step_that_nobody_sees_is_found_by_the_comparison(make, agent, monkeyp
 
     step()
     weight.grad = torch.ones_like(weight)
-    monkeypatch.setattr(checkpointer._writer._guard, "before_step", lambda optimizer: None)  # these steps are missed
+    monkeypatch.setattr(checkpointer._writer._guard, "wait", lambda: None)  # these steps do not wait
     found = next((number for number in range(1, 11) if is_found(number)), None)
     assert found is not None, "ten steps in a row were too late"
     monkeypatch.undo()

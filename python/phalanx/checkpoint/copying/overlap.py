@@ -21,7 +21,7 @@ _hook = None  # torch's handle of the global hook, once it is there
 
 
 class Guard:
-    """Watches optimizers for one Checkpointer. `wait()` is called before each step while `armed` is set."""
+    """Watches optimizers for one Checkpointer. `wait()` is called before each step writes while `armed` is set."""
 
     def __init__(self, wait):
         self._wait = weakref.WeakMethod(wait)
@@ -38,6 +38,8 @@ class Guard:
         seen.fired += 1
         if is_capturing():
             seen.captured = True
+
+    def wait(self):
         wait = self._wait() if self.armed else None
         if wait is not None:
             wait()
@@ -283,8 +285,33 @@ def _install():
 
 
 def _before_step(optimizer, args, kwargs):
+    """Where the step has a closure, forward and backward pass are in there, as Lightning has it: what is copied is
+    waited for behind it, before anything is written."""
     for guard in list(_guards):
         guard.before_step(optimizer)
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None or not _begins_with_closure(optimizer):
+        _wait()
+        return None
+
+    def closure_and_wait():
+        value = closure()
+        _wait()
+        return value
+
+    if len(args) > 1:
+        return (args[0], closure_and_wait, *args[2:]), kwargs
+    return args, {**kwargs, "closure": closure_and_wait}
+
+
+def _wait():
+    for guard in list(_guards):
+        guard.wait()
+
+
+def _begins_with_closure(optimizer):
+    """As all of torch.optim's do. What another class has written by then nobody knows."""
+    return type(optimizer).step.__module__.startswith("torch.optim.")
 
 
 @contextlib.contextmanager
