@@ -13,6 +13,9 @@ _ENTRY = struct.Struct("<IHHHHHHIIIHHHHHII")
 _END64 = struct.Struct("<IQHHIIQQQQ")
 _LOCATOR = struct.Struct("<IIQI")
 _END = struct.Struct("<IHHHHIIH")
+_CRC = struct.Struct("<I")
+_CRC_IN_DESCRIPTOR, _CRC_IN_ENTRY = 4, 16
+_PICKLE = b"archive/data.pkl"
 _MAX32 = 0xFFFFFFFF
 _ENDING_BYTES = _END64.size + _LOCATOR.size + _END.size
 
@@ -22,10 +25,24 @@ class Zipped:
     `patches`: (where the CRC of a tensor's data stands, the tensor's number) each, still zero. All places are those in
     the zip file, which is `length` bytes long."""
 
-    __slots__ = ("frame", "length", "patches", "records")
+    __slots__ = ("_crcs_at", "_pickle", "frame", "length", "patches", "records")
 
-    def __init__(self, frame, records, patches, length):
+    def __init__(self, frame, records, patches, length, pickle=(0, -1), crcs_at=()):
+        """`pickle`: (where it begins in the frame, its bytes); `crcs_at`: where its CRC stands there."""
         self.frame, self.records, self.patches, self.length = frame, records, patches, length
+        self._pickle, self._crcs_at = pickle, crcs_at
+
+    def with_pickle(self, pickled):
+        """The same file with another pickle of as many bytes; None: it has not as many, and all lies elsewhere. A
+        number of steps or a learning rate is another one with each save."""
+        at, count = self._pickle
+        if len(pickled) != count:
+            return None
+        frame = bytearray(self.frame)
+        frame[at : at + count] = pickled
+        for place in self._crcs_at:
+            _CRC.pack_into(frame, place, zlib.crc32(pickled))
+        return Zipped(bytes(frame), self.records, self.patches, self.length, self._pickle, self._crcs_at)
 
 
 def zipped(pickled, sizes, length=0):
@@ -39,17 +56,21 @@ class _Builder:
         self._frame = bytearray()
         self._at = 0
         self._records, self._patches, self._entries = [], [], []
+        self._pickle, self._crcs_at = (0, 0), []
         for number, size in enumerate(sizes):
             self._begin(b"archive/data/%d" % number, size)
             self._records.append(self._at)
             self._at += size
             self._end(size, 0, number)
         for name, data in (
-            (b"archive/data.pkl", pickled),
+            (_PICKLE, pickled),
             (b"archive/byteorder", b"little"),
             (b"archive/version", b"3\n"),
         ):
             self._begin(name, len(data))
+            if name == _PICKLE:
+                self._pickle = len(self._frame), len(data)
+                self._crcs_at.append(len(self._frame) + len(data) + _CRC_IN_DESCRIPTOR)
             self._put(data)
             self._end(len(data), zlib.crc32(data), None)
 
@@ -60,10 +81,12 @@ class _Builder:
         directory_at = self._at
         for entry, number in self._entries:
             if number is not None:
-                self._patches.append((self._at + 16, number))
+                self._patches.append((self._at + _CRC_IN_ENTRY, number))
+            elif entry[_ENTRY.size :].startswith(_PICKLE):
+                self._crcs_at.append(len(self._frame) + _CRC_IN_ENTRY)
             self._put(entry)
         self._put(_ending(directory_at, self._at, len(self._entries)))
-        return Zipped(bytes(self._frame), self._records, self._patches, self._at)
+        return Zipped(bytes(self._frame), self._records, self._patches, self._at, self._pickle, self._crcs_at)
 
     def _put(self, data):
         self._frame += data
@@ -81,7 +104,7 @@ class _Builder:
     def _end(self, size, crc, number):
         if size > 0:
             if number is not None:
-                self._patches.append((self._at + 4, number))
+                self._patches.append((self._at + _CRC_IN_DESCRIPTOR, number))
             wide = size >= _MAX32 or self._header_at >= _MAX32
             self._put(struct.pack("<IIQQ" if wide else "<IIII", 0x08074B50, crc, size, size))
         zip64 = _zip64(self._header_at, size, size)
