@@ -29,7 +29,7 @@ from pathlib import Path
 from support.arguments import amount, count, names
 from support.job import Job
 from support.peers import Launcher
-from support.results import Results, finish
+from support.results import Results, finish, load_note
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -140,7 +140,7 @@ def parse():
 
 def main():
     options = parse()
-    seconds, ratios, notes = Results("s"), Results("x"), []
+    seconds, ratios, notes, load = Results("s"), Results("x"), [], os.getloadavg()
     for stage in options.stages:
         found, converted = samples_of(options, stage)
         mib = statistics.median(save["mib"] for save in found[OURS])
@@ -153,6 +153,7 @@ def main():
     notes.append(
         f"DeepSpeed {options.version}, on the CPU; {os.cpu_count()} cores for all ranks and what they copy with."
     )
+    notes.append(load_note(load))
     finish(options.json, "deepspeed_checkpoint", seconds, ratios, notes=notes)
 
 

@@ -48,6 +48,7 @@ ALL = [
 ]
 # Names of results -> the benchmark and its flags, where these are not its name and none.
 FLAGS = {
+    "deepspeed_checkpoint": ["deepspeed_checkpoint", "--ranks=2", "--stages=2", "--saves=4"],
     "checkpoint_save": ["checkpoint_save", *"--tensors 800 --rounds 1 --shapes 1x1024,2x1024:shared".split()],
     "checkpoint_save_large": [
         "checkpoint_save",

@@ -89,6 +89,12 @@ class Results:
         return "\n".join(lines)
 
 
+def load_note(before):
+    """What else has worked on this machine. `before`: os.getloadavg() when the benchmark began."""
+    figures = [f"{load:.1f}" for load in (before[0], os.getloadavg()[2])]
+    return f"Load of the machine: {figures[0]} when it began, {figures[1]} in the quarter of an hour to its end."
+
+
 def finish(json_path, benchmark, *results, notes=()):
     """Prints the tables of a benchmark and, where a path is given, writes all of it to that file."""
     tables = "\n\n".join(result.table() for result in results)

@@ -3,8 +3,10 @@ framework's own saves take turns. BENCH_SAVES: the framework, MiB of state, roun
 training."""
 
 import os
+import sys
 import tempfile
 import time
+from pathlib import Path
 
 import torch
 from tell import tell
@@ -27,16 +29,19 @@ class Turns:
     def after_step(self):
         if self._handle is not None:  # the step behind it has waited for what it had to
             later_ns = self._handle.held_ns - self._returned_ns
-            tell("held", who="phalanx", seconds=self._took_s + later_ns / 1e9, why=self._handle.why)
+            collected = self._took_s - self._returned_ns / 1e9
+            took = {"seconds": self._took_s + later_ns / 1e9, "collected": collected, "cpu": self._cpu_s}
+            tell("held", who="phalanx", why=self._handle.why, **took)
             self._handle = None
         self._step += 1
         turn, rest = divmod(self._step, PLAIN)
         if rest:
             return
-        began_s = time.monotonic()
+        began_s, cpu_s = time.monotonic(), time.thread_time()
         if turn % 2:
             self._handle = self._flash()
             self._took_s, self._returned_ns = time.monotonic() - began_s, self._handle.held_ns
+            self._cpu_s = time.thread_time() - cpu_s
         else:
             self._own()
             tell("held", who="own", seconds=time.monotonic() - began_s, why=None)
@@ -146,5 +151,68 @@ def with_accelerate():
     flash.close()
 
 
-{"huggingface": with_hugging_face, "lightning": with_lightning, "accelerate": with_accelerate}[framework]()
-tell("over")
+def with_fabric():
+    from lightning.fabric import Fabric
+    from phalanx.checkpoint.adapters.fabric import FlashCheckpoint
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    model = torch.nn.Sequential(*layers())
+    model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters()))
+    flash = FlashCheckpoint(fabric, os.path.join(folder, "out"))
+    state = {"model": model, "optimizer": optimizer, "step": 0}
+    whole = {**state, "step": "is Fabric's own to save"}
+    turns = Turns(lambda: flash.save(state), lambda: fabric.save(os.path.join(folder, "own.ckpt"), whole))
+    for _ in range(Turns.steps):
+        fabric.backward(model(torch.rand(1, WIDTH)).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        state["step"] += 1
+        turns.after_step()
+    flash.close()
+
+
+def with_megatron(ckpt_format):
+    sys.path.append(str(Path(__file__).resolve().parent.parent.parent / "tests" / "workloads"))
+    import tiny_megatron
+    from phalanx.checkpoint.adapters import megatron, megatron_state
+    from phalanx.checkpoint.handle import Storage
+
+    tiny_megatron.begin(1, 1)
+    per_layer = 12 * WIDTH * WIDTH * 12
+    of_training = tiny_megatron.make(False, WIDTH, layers=max(1, (mib << 20) // per_layer))
+    ckpt = megatron.Checkpointer(os.path.join(folder, "out"), ckpt_format=ckpt_format)
+    done = iter(range(1, 1 << 30))
+
+    def own_save():
+        if ckpt_format == "torch":
+            state = megatron_state.collect(None, 0, *of_training, 0, folder)
+            torch.save(next(iter(state.values())), os.path.join(folder, "own.pt"))
+            return
+        from megatron.core import dist_checkpointing
+
+        own = tempfile.mkdtemp(dir=folder)
+        metadata = megatron_state.content_metadata(of_training[1])
+        dist_checkpointing.save(megatron_state.sharded(None, 0, *of_training, 0, metadata), own)
+
+    turns = Turns(lambda: ckpt.save(next(done), *of_training, storage=Storage.MEMORY), own_save)
+    for step in range(Turns.steps):
+        tiny_megatron.train_step(*of_training, step)
+        turns.after_step()
+    ckpt.close()
+
+
+def main():
+    {
+        "huggingface": with_hugging_face,
+        "lightning": with_lightning,
+        "fabric": with_fabric,
+        "accelerate": with_accelerate,
+        "megatron": lambda: with_megatron("torch"),
+        "megatron-dist": lambda: with_megatron("torch_dist"),
+    }[framework]()
+
+
+if __name__ == "__main__":  # of a save, megatron-core starts processes that import this
+    main()
+    tell("over")

@@ -31,13 +31,13 @@ def begin(tensor, pipeline):
     )
 
 
-def make(is_distributed, hidden=16, dropout=0.1):
+def make(is_distributed, hidden=16, dropout=0.1, layers=2):
     """(model, optimizer, scheduler), as Megatron-LM's setup_model_and_optimizer() gives them."""
     torch.manual_seed(3)
     random.seed(3)
     numpy.random.seed(3)
     config = TransformerConfig(
-        num_layers=2,
+        num_layers=layers,
         hidden_size=hidden,
         num_attention_heads=4,
         use_cpu_initialization=True,
