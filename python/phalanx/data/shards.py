@@ -16,6 +16,7 @@ _NAME_BYTES_MAX = 256
 _SEED_MAX = 1 << 53
 _PACKET_BYTES_MAX = 60_000  # of the numbers in it
 _AT_ONCE_MAX = 64
+_UNDONE_MAX = 8_192  # as the master has it
 _FORMAT = 1
 
 # Of this process: a request that is said again must not be taken for another one.
@@ -61,7 +62,7 @@ class Shards:
             ("epochs", epochs, 0, _SHARDS_MAX),
             ("seed", seed, 0, _SEED_MAX),
         ):
-            if not isinstance(value, int) or not least <= value <= most:
+            if not _is_number(value, most) or value < least:
                 raise ValueError(f"{argument}={value!r}: expected a number from {least} to {most}")
         if not isinstance(shuffle, (bool, str)) or shuffle not in _ORDERS:
             raise ValueError(f'shuffle={shuffle!r}: expected False, True or "records"')
@@ -88,7 +89,7 @@ class Shards:
             request = self._unanswered.popleft() if self._unanswered else _next_request()
         try:
             answer = self._ask("take", timeout, request)
-        except TimeoutError:
+        except BaseException:  # also where it is interrupted: the master may have given a shard by it
             with self._lock:
                 self._unanswered.append(request)
             raise
@@ -140,9 +141,9 @@ class Shards:
             raise ValueError(f"the state is of shuffle={state.get('shuffle')!r}; expected {own['order']!r}")
         gaps = state.get("undone_gaps")
         numbers = [state.get("next"), *(gaps if isinstance(gaps, list) else [None])]
-        if not all(isinstance(number, int) and 0 <= number <= _SHARDS_MAX for number in numbers):
+        if not all(_is_number(number, _SHARDS_MAX) for number in numbers):
             raise ValueError("the state's next and undone_gaps are no numbers")
-        if sum(len(str(gap)) + 1 for gap in gaps) > _PACKET_BYTES_MAX:
+        if len(gaps) > _UNDONE_MAX or sum(len(str(gap)) + 1 for gap in gaps) > _PACKET_BYTES_MAX:
             raise ValueError(f"the state has {len(gaps)} shards that are not done; expected fewer")
         self._ask("restore", timeout, next=state["next"], undone_gaps=gaps, **self._spec())
         with self._lock:
@@ -199,6 +200,11 @@ class Shards:
         if made is None or made[0] != epoch:
             made = self._permutation = (epoch, Permutation(n, self.seed, epoch))
         return made[1]
+
+
+def _is_number(value, most):
+    """True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _utf8_bytes(text):

@@ -222,7 +222,7 @@ class Desk {
     }
     for (const uint64_t shard : shards) {
       const auto given = dataset.given.find(shard);
-      if (given == dataset.given.end()) continue;  // the request was said before
+      if (given == dataset.given.end() || !IsMeant(given->second)) continue;  // the request was said before
       TakeFrom(dataset, given);
       if (!done) dataset.waiting.insert(shard);
       outcome_.changed = true;
@@ -232,11 +232,17 @@ class Desk {
     if (over) Note("dataset-done", fmt::format("dataset '{}' is done: all its shards are", request_.dataset()));
   }
 
+  // A request that is said again may come when the shard was given once more, also to the same rank.
+  bool IsMeant(const ShardHolder& holder) const {
+    return holder.rank == rank_ && holder.request < request_.request();
+  }
+
   std::string WhyNotToEnd(const Dataset& dataset, uint64_t shard, bool done) const {
     if (shard >= dataset.next) return fmt::format("shard {} was given to no rank", shard);
+    if (!done) return "";  // what this rank does not hold stays as it is
     const auto given = dataset.given.find(shard);
     if (given != dataset.given.end() && given->second.rank == rank_) return "";
-    if (given == dataset.given.end() && dataset.waiting.contains(shard) != done) return "";
+    if (given == dataset.given.end() && !dataset.waiting.contains(shard)) return "";
     return fmt::format("this rank does not hold shard {}, or no more", shard);
   }
 
