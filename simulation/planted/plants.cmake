@@ -241,8 +241,8 @@ phx_plant(NAME never-trusted-again FILE master/topics/doubts.cc SEEDS 8000
 
 phx_plant(NAME lender-not-awaited FILE master/topics/checkpoints.cc SEEDS 5000
   WHAT "what a node holds that goes does not count, though it is here and lends it"
-  FIND [==[    if (s_.settled || s_.epoch == 0 || !AllIn(s_.held) || !all_lenders) return;]==]
-  PUT [==[    if (s_.settled || s_.epoch == 0 || !AllIn(s_.held) || (!PLANTED && !all_lenders)) return;]==])
+  FIND [==[    if (!all_lenders && !MembersSuffice(found)) return;]==]
+  PUT [==[    if (!PLANTED && !all_lenders && !MembersSuffice(found)) return;]==])
 
 # --- checkpoints: agents and their memory ---
 

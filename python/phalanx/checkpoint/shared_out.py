@@ -8,7 +8,7 @@ import weakref
 from phalanx.checkpoint import checkpointer
 from phalanx.checkpoint.formats import disk, fetching
 from phalanx.checkpoint.handle import SaveHandle
-from phalanx.checkpoint.link import door
+from phalanx import _door as door
 from phalanx.checkpoint.ranks import peers
 from phalanx.checkpoint.state import states
 

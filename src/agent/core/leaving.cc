@@ -55,7 +55,7 @@ class Stepper {
   void On(const StreamBroken& event) {
     if (s_.phase == Phase::kSettling) s_.begun.attached = false;
     if (s_.phase != Phase::kStoring) return;
-    if (!event.storing.empty() || s_.lend_by != kNever) LeaveUnheard(event.storing);
+    if (!event.storing.empty() || s_.lend_by != kNever || s_.lend_over) LeaveUnheard(event.storing);
   }
 
   void On(const StreamClosed& /*event*/) {
@@ -88,8 +88,9 @@ class Stepper {
   void BeatOrGiveUp(const std::string& storing) {
     if (now_ >= s_.lend_by) {
       s_.lend_by = kNever;
-      if (storing.empty()) return Leave("the time for those that read this node's memory is over");
+      s_.lend_over = true;
     }
+    if (s_.lend_over && storing.empty()) return Leave("the time for those that read this node's memory is over");
     if (now_ >= s_.leave_by) {
       Do(Warn{storing.empty() ? "checkpoint: storage has not removed its recycled files in time"
                               : fmt::format("checkpoint: storage has not taken {}", storing)},

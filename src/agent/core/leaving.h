@@ -105,6 +105,7 @@ struct State {
   Instant leave_by = kNever;  // storage, or a master that starts, is waited for until then
   Instant lend_by = kNever;   // ... and where that has taken all, those that read this node's memory, so long
   bool lending_told = false;
+  bool lend_over = false;  // they have had their time
   Instant next_beat = kNever;
 };
 

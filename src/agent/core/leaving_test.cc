@@ -196,7 +196,14 @@ TEST_F(LeavingLends, StorageAndReadersAreWaitedForTogether) {
   now_ += 20'000;
   On(Tick{"step 3"});
   EXPECT_FALSE(Has<Depart>()) << "storage may take longer";
-  now_ += 10'000;
+  State stored = state_;
+  std::swap(stored, state_);
+  now_ += 1'000;
+  On(Tick{""});
+  EXPECT_TRUE(Has<Depart>()) << "the readers have had their time";
+  EXPECT_FALSE(Has<Warn>());
+  std::swap(stored, state_);
+  now_ += 9'000;
   On(Tick{"step 3"});
   EXPECT_TRUE(Has<Depart>());
   EXPECT_TRUE(Has<Warn>());

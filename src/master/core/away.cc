@@ -152,6 +152,11 @@ void TakeUpJob(Turn& turn) {
     std::vector<std::string>& leaving = job.round->leaving;
     job.round->broken.insert(job.round->broken.end(), leaving.begin(), leaving.end());
     leaving.clear();
+    // Nodes that lend go with the master that would tell them when they may.
+    const bool borrows = std::ranges::any_of(job.checkpoints.dirs, [](const auto& dir) { return dir.second.borrowed; });
+    if (borrows && job.round->slots_stepped < members) {
+      job.round->broken.emplace_back("the master ended while nodes that go lent what is restored");
+    }
   }
   BewareStill(job, turn.now);
   ++job.incarnation;

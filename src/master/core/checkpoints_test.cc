@@ -1020,8 +1020,8 @@ TEST_F(LeavingLenderTest, ANewerSaveEndsItAsWell) {
 
 TEST_F(LeavingLenderTest, WhoIsNotNeededHearsSoAtOnce) {
   Hold(a_, {{before_, 10, {0, 1, 2, 3}, true, 4, kDcpForm, true}}, {}, kPortOfA);
+  EXPECT_TRUE(Orders(Order::kLendingEnded).contains(b_)) << "nobody waits until it has read what it holds";
   HoldOfB();
-  EXPECT_TRUE(Orders(Order::kLendingEnded).contains(b_));
   Go();
   EXPECT_TRUE(Orders(Order::kLendingEnded).contains(b_)) << "as does whoever asks behind that";
 }

@@ -90,6 +90,24 @@ TEST(ResumePlaces, ALostMemberThatComesBackIsPreferred) {
   EXPECT_EQ(next.Ranks().back(), back);
 }
 
+// Who lends goes when the master ends: ranks that were told to read there must not wait for it, nor pay.
+TEST(ResumeLending, ARoundThatHasBorrowedAndNotSteppedBeginsAnew) {
+  for (const bool steps : {false, true}) {
+    JobFixture job(2, 2);
+    const uint64_t a = job.Attach("a");
+    const uint64_t b = job.Attach("b");
+    if (steps) job.AllStep();
+    job.state.checkpoints.dirs["/d"].borrowed = true;
+    job.journal_state = job.state;
+    Restarted next(job);
+    next.ComeBack(a);
+    next.ComeBack(b);
+    next.Pass(10'000);
+    EXPECT_EQ(next.Epoch(), job.Epoch() + (steps ? 0 : 1));
+    EXPECT_EQ(next.state.budget.used, 0U);
+  }
+}
+
 // The other agent of its machine has failed its check. That this one comes back is no reason to doubt it.
 TEST(ResumeChecks, WhoTrainsOnAMachineThatIsLeftOutGoesOn) {
   JobFixture job(2, 2);

@@ -200,7 +200,10 @@ class Stepper {
     }
     if (!leads && !store.unwritten.contains(session)) return;
     // When the node is here again with its images, it is begun anew; else the newest is stored in its place.
-    if (dir.milestones.contains(store.save)) return dir.store.reset();
+    if (dir.milestones.contains(store.save)) {
+      dir.store.reset();
+      return Decide(name, dir);
+    }
     dir.wanted = true;
     EndStore(name, dir,
              leads ? "the node that writes its manifest was lost" : "a node was lost before its part was written");
@@ -217,6 +220,7 @@ class Stepper {
            fmt::format("step {} of {} is on its way to storage for {} s", dir.store->save.step, name,
                        (now_ - dir.store->begun_at) / 1'000),
            dir.store->save.step);
+      if (!dir.found) Decide(name, dir);  // where it was awaited for long enough
     }
   }
 
@@ -499,11 +503,12 @@ class Stepper {
   }
 
   void SettleWhereAllHaveTold() {
-    const bool all_lenders =
-        std::ranges::all_of(s_.lenders, [](const auto& entry) { return entry.second.has_value(); });
-    if (s_.settled || s_.epoch == 0 || !AllIn(s_.held) || !all_lenders) return;
+    if (s_.settled || s_.epoch == 0 || !AllIn(s_.held)) return;
     Found found;
     for (const auto& [from, list] : s_.held) AddTo(found, from, list);
+    const bool all_lenders =
+        std::ranges::all_of(s_.lenders, [](const auto& entry) { return entry.second.has_value(); });
+    if (!all_lenders && !MembersSuffice(found)) return;
     for (const auto& [from, list] : s_.lenders) {
       if (list) AddTo(found, from, *list);
     }
@@ -515,6 +520,19 @@ class Stepper {
       StoreWanted(name, dir);
       Decide(name, dir);
     }
+  }
+
+  // What was committed last the members hold themselves, and nothing newer that a lender might complete. `found`: what
+  // they hold.
+  bool MembersSuffice(const Found& found) const {
+    return std::ranges::all_of(found, [this](const auto& entry) { return s_.dirs.contains(entry.first); }) &&
+           std::ranges::all_of(s_.dirs, [&](const auto& entry) {
+             const auto saves = found.find(entry.first);
+             if (saves == found.end()) return !entry.second.committed;
+             const auto& [newest, by_session] = *saves->second.rbegin();
+             return entry.second.committed == newest && Missing(by_session, true).empty() &&
+                    Unread(by_session).empty();
+           });
   }
 
   void AddTo(Found& found, uint64_t session, const v1::CheckpointsHeld& held) const {
@@ -905,12 +923,18 @@ class Stepper {
 
   static bool OffersMemory(const CheckpointDir& dir) { return dir.committed && dir.offered; }
 
+  // What is on its way there is newer than all that is there: storage is looked at when it has ended, or takes too long.
+  bool AwaitsStore(const CheckpointDir& dir) const {
+    return dir.store && !OffersMemory(dir) && now_ - dir.store->begun_at < kCheckOnDiskMs;
+  }
+
   void Decide(const std::string& name, CheckpointDir& dir) {
     if (!s_.settled || dir.asking.empty()) return;
     if (const auto known = dir.decided.lower_bound(dir.asking_branch); known != dir.decided.end()) {
       for (const uint64_t session : std::exchange(dir.asking, {})) SendDecision(session, name, dir, known->second);
       return;
     }
+    if (AwaitsStore(dir)) dir.found.reset();
     if (!dir.found) return Find(name, dir);
     if (IsDoubtedOnStorage(dir)) {
       NoteFolder(dir.doubts, KeyOf(*dir.found), dir.found->name());
@@ -945,8 +969,7 @@ class Stepper {
   void Find(const std::string& name, CheckpointDir& dir) {
     const uint64_t first = s_.members.front().session;
     if (dir.find_by != kNever || first == 0) return;
-    // What is on its way there is newer than all that is there, and EndStore looks again.
-    if (dir.store && !OffersMemory(dir)) return;
+    if (AwaitsStore(dir)) return;
     dir.asked_at = now_;
     dir.find_by = now_ + kFindOnDiskMs;
     v1::CheckpointOrder order = OrderOf(name, {}, "a rank wants to restore");

@@ -26,6 +26,7 @@ void Save(const std::string& name, const CheckpointDir& dir, v1::Snapshot::Check
   for (const auto& [branch, decision] : dir.decided) *wire.add_decided() = decision;
   for (const std::string& damaged : dir.damaged) wire.add_damaged(damaged);
   wire.set_passed_over(dir.passed_over);
+  wire.set_borrowed(dir.borrowed);
   const Doubts::Kept& doubts = dir.doubts.kept;
   if (doubts.resumed) SetKey(*wire.mutable_resumed(), *doubts.resumed);
   wire.set_failed_lives(doubts.failed_lives);
@@ -82,6 +83,7 @@ CheckpointDir Restored(const v1::Snapshot::CheckpointDir& wire, std::optional<ui
   for (const v1::CheckpointOrder& decision : wire.decided()) dir.decided[decision.restore().branch()] = decision;
   dir.damaged.insert(wire.damaged().begin(), wire.damaged().end());
   dir.passed_over = wire.passed_over();
+  dir.borrowed = wire.borrowed();
   return dir;
 }
 
