@@ -224,7 +224,7 @@ def test_a_disk_that_hangs_holds_up_the_agent_for_seconds_and_names_the_process(
         light.order(directory=str(hanging_disk.path), limit_ms=6000)
         found, ended = light.results()
         assert list(found) == ["matmul", "memory_bandwidth", "host_to_device", "device_memory"]
-        assert re.fullmatch(r"ended after 6 s in disk_write; could not be ended within 5 s: \d+ \(python\S*\)", ended)
+        assert re.fullmatch(r"ended after 6 s \(--check-timeout\) in disk_write; could not be ended within 5 s: \d+ \(python\S*\)", ended)
     found, ended = light.carry_out(8)
     assert (found["loopback"]["outcome"], ended) == ("passed", ""), "it goes on with the disk"
 
@@ -523,6 +523,7 @@ def hanging(told):
     return f"""
         (setsid sh -c 'echo $$ > {told.path}; exec sleep 1000' &)
         echo $$ > {told.path}
+        echo I wait for the door >&2
         exec sleep 1000
         """
 
@@ -531,7 +532,8 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_has_started(light, progr
     light.order(**QUICK, programs=[program(hanging(told), "hang.sh")], limit_ms=6000)
     handles = [told.pidfd(), told.pidfd()]
     found, ended = light.results()
-    assert ended == "ended after 6 s in hang.sh" and "hang.sh" not in found
+    words = "its last words: I wait for the door"
+    assert ended == f"ended after 6 s (--check-timeout) in hang.sh; {words}" and "hang.sh" not in found
     assert [has_ended(handle) for handle in handles] == [True, True]
     assert light.carry_out(8)[1] == ""
 
@@ -553,7 +555,7 @@ def test_a_flood_of_complaints_holds_up_nobody(light, program):
     fine = program(f"head -c 3000000 /dev/zero >&2; echo '{GOOD}'", "fine")
     endless = program("exec cat /dev/zero >&2", "endless")
     found, ended = light.carry_out(**QUICK, programs=[fine, endless], limit_ms=6000)
-    assert (found["fine"]["outcome"], ended) == ("passed", "ended after 6 s in endless")
+    assert (found["fine"]["outcome"], ended) == ("passed", "ended after 6 s (--check-timeout) in endless")
 
 
 def test_an_order_that_says_too_much_is_ended(light, program):

@@ -125,7 +125,7 @@ class Helper:
         elif ended is not None:
             self._end(processes.how_it_ended(ended), quotes=True)
         elif time.monotonic() >= running.ends_at:
-            self._end(f"ended after {seconds(running.order.limit_ms / 1000)}")
+            self._end(f"ended after {seconds(running.order.limit_ms / 1000)} (--check-timeout)", quotes=True)
 
     def _end(self, how, why="", quotes=False):
         """Ends all that the order has started, and says so: how, where and why; with last words if `quotes`."""

@@ -272,7 +272,8 @@ class Stepper {
     const Instant welcomed_at = std::exchange(s_.master_welcomed_at, kNever);
     if (welcomed_at != kNever && now_ - welcomed_at >= kMasterGrownUpMs) s_.master_starts_in_vain = 0;
     if (s_.master_starts_in_vain++ < kMasterStartsInVain) {
-      Do(Say{fmt::format("the job's master has ended ({}); it is started again, and ranks train on", event.why)},
+      Do(Say{fmt::format("the job's master has ended ({}); it is started again{}", event.why,
+                         s_.workers.empty() ? "" : ", and ranks train on")},
          "nobody else knows of the job");
       return Do(RestartMaster{s_.search.term}, "its journal and the agents know the job's state");
     }
@@ -539,6 +540,8 @@ class Stepper {
     // The round that its ranks were to be safe in is over; the master had not heard yet that this node leaves.
     if (s_.leave_at != kNever) return EndLeaving(round.reason());
     if (s_.phase == Phase::kLeaving) return;
+    // Others have trained without this node, which was left out or waited: that is no time of its restart.
+    if (round.epoch() > s_.seen_epoch + 1) s_.recovering = false;
     s_.seen_epoch = round.epoch();
     s_.search.term = std::max(s_.search.term, round.term());
     v1::World& world = s_.search.world.emplace();

@@ -391,6 +391,26 @@ TEST_F(AgentCore, SaysHowLongTheRecoveryTook) {
   EXPECT_EQ(All<Say>()[0].text, "the test says so: restarted from a warm spare in 92 ms, world 4, step 118");
 }
 
+// Ten minutes of being left out are no restart of ten minutes.
+TEST_F(AgentCore, RoundsOfOthersAreNoTimeOfItsRestart) {
+  for (const uint64_t next : {2, 3}) {
+    state_ = CoreState();
+    On(Prepared{2, 2});
+    Attach();
+    RunRound(1);
+    On(FromMaster{Hold(1)});
+    On(GroupGone{0, 1});
+    On(GroupGone{1, 1});
+    now_ += 600'000;
+    RunRound(next);
+    for (const int rank : {0, 1}) On(WorkerStarted{rank, next, 200});
+    On(WorkerStepped{0, next, 118, true});
+    On(WorkerStepped{1, next, 118, true});
+    ASSERT_EQ(All<Say>().size(), 1u);
+    EXPECT_THAT(All<Say>()[0].text, testing::HasSubstr(next == 2 ? "in 600000 ms" : ": training, world"));
+  }
+}
+
 TEST_F(AgentCore, AStopSignalLeavesAndKeepsTheStopTimeout) {
   Attach();
   RunRound(1);

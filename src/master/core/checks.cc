@@ -58,7 +58,9 @@ void NoteLeftOut(Turn& turn, uint64_t session, Node& node, const std::string& wh
   const std::string text = fmt::format("node {} is left out for {}: {}", name, SecondsText(rest_ms), why);
   turn.Note("node-left-out", name, text, -1,
             {{"seconds", rest_ms / 1'000}, {"times", int64_t{entry == nullptr ? 1 : entry->times}}});
-  turn.SendNotice(session, fmt::format("this node is left out for {}: {}", SecondsText(rest_ms), why));
+  const std::string mended =
+      job.spec->check().only() ? "" : fmt::format("; when it is mended, phalanx let-in {} asks it again at once", name);
+  turn.SendNotice(session, fmt::format("this node is left out for {}: {}{}", SecondsText(rest_ms), why, mended));
 }
 
 void Begin(Turn& turn, bool newcomers);
@@ -175,7 +177,7 @@ void LetBack(Turn& turn) {
     job.check_due = true;
     job.checked = false;
     turn.remember = true;
-    turn.SendNotice(session, fmt::format("{}: {}", stays ? "this node stays" : "this node was left out for long enough",
+    turn.SendNotice(session, fmt::format("{}: {}", stays ? "this node stays" : "this node is left out no longer",
                                          checks ? "it is checked again" : "it may train again"));
     if (!checks && job.phase == Phase::kRunning) PlanGrowth(turn);
   }

@@ -134,7 +134,10 @@ std::string SpecDifferenceText(const v1::JobSpec& job, const v1::JobSpec& asked)
           SecondsText(LeaseMs(1, asked.lease_ms())));
   compare("--precheck", fmt::format("{}", job.check().level()), fmt::format("{}", asked.check().level()));
   compare("--straggler-rule", RuleText(job.check()), RuleText(asked.check()));
-  compare("--check-timeout", SecondsText(job.check().limit_ms()), SecondsText(asked.check().limit_ms()));
+  auto limit = [](const v1::CheckSpec& check) {
+    return check.level() == 0 ? std::string("not given") : SecondsText(check.limit_ms());
+  };
+  compare("--check-timeout", limit(job.check()), limit(asked.check()));
   compare("--exclude-straggler", YesNo(job.check().excludes_stragglers()), YesNo(asked.check().excludes_stragglers()));
   compare("--retry-same-error", YesNo(job.retries_same_error()), YesNo(asked.retries_same_error()));
   if (parts.empty()) return "";

@@ -276,7 +276,7 @@ class Checker {
       v1::CheckedNode& told = *run_.summary.mutable_nodes(static_cast<int>(each.node));
       told.set_verdict(v1::CheckedNode::NAMED);
       told.set_sentence("slow: " + each.why);
-      named.push_back(text);
+      named.push_back(run_.spec.excludes_stragglers() ? text + ", which stays: without it too few were left" : text);
     }
   }
 
