@@ -88,7 +88,8 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_has_started(job, program, 
         job.node(index, TRAIN, nnodes="2:3", flags=[*flags, *([hangs] if index == 2 else [])]) for index in range(3)
     ]
     job.wait_world(2)
-    assert re.search(r"127\.0\.0\.3 failed \(ended after [\d.]+ s \(--check-timeout\) in hangs", verdict(nodes[0])), job.story()
+    ended = r"127\.0\.0\.3 failed \(ended after [\d.]+ s \(--check-timeout\) in hangs"
+    assert re.search(ended, verdict(nodes[0])), job.story()
     assert not [pid for pid in map(int, pids.read_text().split()) if is_running(pid)]
     job.stop()
     assert [nodes[0].wait(), nodes[1].wait()] == [0, 0], job.story()

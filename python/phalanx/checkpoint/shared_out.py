@@ -5,10 +5,10 @@ import abc
 import functools
 import weakref
 
+from phalanx import _door as door
 from phalanx.checkpoint import checkpointer
 from phalanx.checkpoint.formats import disk, fetching
 from phalanx.checkpoint.handle import SaveHandle
-from phalanx import _door as door
 from phalanx.checkpoint.ranks import peers
 from phalanx.checkpoint.state import states
 

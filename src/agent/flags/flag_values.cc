@@ -143,7 +143,8 @@ StatusOr<std::pair<uint32_t, uint32_t>> NodesInUnits(std::pair<uint32_t, uint32_
 
 StatusOr<std::vector<std::pair<uint32_t, uint32_t>>> ParseBoxPairs(std::string_view text) {
   constexpr int64_t kMaxDevice = 4'095;
-  const Status expected = absl::InvalidArgumentError("expected pairs of GPUs like 0:1 2:4, each GPU once; before the script -- or another flag");
+  const Status expected = absl::InvalidArgumentError(
+      "expected pairs of GPUs like 0:1 2:4, each GPU once; before the script -- or another flag");
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
   std::set<int64_t> seen;
   while (!text.empty()) {

@@ -377,7 +377,8 @@ TEST(Checks, ASlowNodeStaysWhereElseTooFewWereLeft) {
   job.ComeAll(4);
   job.AnswerAll();
   EXPECT_THAT(job.Members(), SizeIs(4));
-  EXPECT_THAT(job.Records("nodes-checked").at(0), HasSubstr("all_reduce_time), which stays: without it too few were left"));
+  EXPECT_THAT(job.Records("nodes-checked").at(0),
+              HasSubstr("all_reduce_time), which stays: without it too few were left"));
 }
 
 TEST(Checks, ASpareStepsIntoTheBadNodesPlace) {

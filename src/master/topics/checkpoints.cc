@@ -530,8 +530,7 @@ class Stepper {
              const auto saves = found.find(entry.first);
              if (saves == found.end()) return !entry.second.committed;
              const auto& [newest, by_session] = *saves->second.rbegin();
-             return entry.second.committed == newest && Missing(by_session, true).empty() &&
-                    Unread(by_session).empty();
+             return entry.second.committed == newest && Missing(by_session, true).empty() && Unread(by_session).empty();
            });
   }
 
@@ -923,7 +922,8 @@ class Stepper {
 
   static bool OffersMemory(const CheckpointDir& dir) { return dir.committed && dir.offered; }
 
-  // What is on its way there is newer than all that is there: storage is looked at when it has ended, or takes too long.
+  // What is on its way there is newer than all that is there: storage is looked at when it has ended, or takes too
+  // long.
   bool AwaitsStore(const CheckpointDir& dir) const {
     return dir.store && !OffersMemory(dir) && now_ - dir.store->begun_at < kCheckOnDiskMs;
   }

@@ -233,9 +233,7 @@ class Desk {
   }
 
   // A request that is said again may come when the shard was given once more, also to the same rank.
-  bool IsMeant(const ShardHolder& holder) const {
-    return holder.rank == rank_ && holder.request < request_.request();
-  }
+  bool IsMeant(const ShardHolder& holder) const { return holder.rank == rank_ && holder.request < request_.request(); }
 
   std::string WhyNotToEnd(const Dataset& dataset, uint64_t shard, bool done) const {
     if (shard >= dataset.next) return fmt::format("shard {} was given to no rank", shard);
