@@ -117,6 +117,15 @@ def test_errors_are_given_back(handed_out):
     assert client.get_current_task() is None
 
 
+def test_an_error_of_a_part_of_a_shard_gives_all_of_it_back(handed_out):
+    client = client_of()
+    tasks = [client.get_task() for _ in range(2)]
+    assert client.report_batch_done(4, "it is broken") is False
+    assert client.report_batch_done(4) is True
+    assert client.report_batch_done(8) is True
+    assert handed_out == {"done": [tasks[1].task_id], "back": [tasks[0].task_id]}
+
+
 def test_counts():
     client = sharding.ShardingClient("train", 4, 3, 101)
     assert client.dataset_name == "train"

@@ -71,6 +71,7 @@ class ShardingClient:
         self._lock = threading.Lock()  # of what follows
         self._pending = collections.OrderedDict()  # {task_id: the Shard}
         self._reported = collections.Counter()  # records of it
+        self._failed = set()  # task_ids of which an error was reported
         self._tasks = {}  # {task_id: Task}
 
     @property
@@ -120,16 +121,20 @@ class ShardingClient:
                 left = len(self._pending[task_id]) - self._reported[task_id]
                 self._reported[task_id] += min(left, records)
                 records -= left
+                if err_msg:
+                    self._failed.add(task_id)
                 if records >= 0:
-                    over.append(self._forget(task_id))
-        self._tell(over, err_msg)
+                    over.append(task_id)
+            failed = [self._forget(task_id) for task_id in over if task_id in self._failed]
+            done = [self._forget(task_id) for task_id in over if task_id in self._pending]
+        self._tell(failed, done)
         return bool(over)
 
     def report_all_task_error(self, err_msg):
         """Others are given what this rank was given and has not reported done."""
         with self._lock:
-            over = [self._forget(task_id) for task_id in list(self._pending)]
-        self._tell(over, err_msg or "an error")
+            failed = [self._forget(task_id) for task_id in list(self._pending)]
+        self._tell(failed, [])
 
     def get_shard_checkpoint(self):
         """Which shards are done, of all ranks, as a text."""
@@ -148,19 +153,19 @@ class ShardingClient:
             self._pending.clear()
             self._tasks.clear()
             self._reported.clear()
+            self._failed.clear()
         return True
 
     def _forget(self, task_id):
         del self._tasks[task_id], self._reported[task_id]
+        self._failed.discard(task_id)
         return self._pending.pop(task_id)
 
-    def _tell(self, shards, err_msg):
-        if not shards:
-            return
-        if err_msg:
-            self._shards.give_back(shards)
-        else:
-            self._shards.done(shards)
+    def _tell(self, failed, done):
+        if failed:
+            self._shards.give_back(failed)
+        if done:
+            self._shards.done(done)
 
     def __getattr__(self, name):
         if name.startswith("_") or name not in _INSTEAD:
@@ -230,7 +235,8 @@ class IndexShardingClient(ShardingClient):
                 task = self.get_task()
         except (RuntimeError, OSError) as failed:
             error = str(failed)
-        self._samples.put((None, error))
+        finally:  # whatever it is, nobody is to wait for more
+            self._samples.put((None, error))
 
 
 def _begin_to_fetch(client):
