@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from phalanx.checkpoint.copying import overlap  # noqa: E402
+from torch.optim import optimizer as torch_optimizer  # noqa: E402
 
 WIDTH = 256  # a weight of 256 KB
 overlaps = pytest.mark.skipif(overlap.why_not_with(torch.__version__) is not None, reason="no torch that overlaps")
@@ -169,6 +170,28 @@ def test_a_step_that_may_write_before_its_closure_waits_before_it(monkeypatch):
     overlap._guards[0].armed = True
     training.optimizer.step(lambda: told.append("closure") or 0.0)
     assert told[:2] == ["waits", "writes"]
+
+
+@overlaps
+@pytest.mark.parametrize("is_global", [False, True])
+def test_hooks_of_the_script_that_write_before_a_step_find_the_copy_made(monkeypatch, is_global):
+    """Clamping weights, say. They come behind our hook, and before the closure."""
+    training, told = Training(torch.optim.SGD, lr=0.1), []
+
+    class Watch:
+        def wait(self):
+            told.append("waits")
+
+    watch = Watch()
+    monkeypatch.setattr(overlap, "_guards", [overlap.Guard(watch.wait)])
+    overlap._guards[0].armed = True
+    register = training.optimizer.register_step_pre_hook
+    if is_global:
+        register = torch_optimizer.register_optimizer_step_pre_hook
+    hook = register(lambda *unused: told.append("writes"))
+    training.optimizer.step(lambda: told.append("closure") or 0.0)
+    hook.remove()
+    assert told[:3] == ["waits", "writes", "closure"]
 
 
 @overlaps

@@ -290,13 +290,14 @@ def _before_step(optimizer, args, kwargs):
     for guard in list(_guards):
         guard.before_step(optimizer)
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    if closure is None or not _begins_with_closure(optimizer):
+    if not callable(closure) or not _begins_with_closure(optimizer):
         _wait()
+    if not callable(closure):
         return None
 
-    def closure_and_wait():
-        value = closure()
-        _wait()
+    def closure_and_wait(*given, **named):
+        value = closure(*given, **named)
+        _wait()  # also for a save that the script makes in there
         return value
 
     if len(args) > 1:
@@ -310,8 +311,11 @@ def _wait():
 
 
 def _begins_with_closure(optimizer):
-    """As all of torch.optim's do. What another class has written by then nobody knows."""
-    return type(optimizer).step.__module__.startswith("torch.optim.")
+    """As all of torch.optim's do. What another class has written by then nobody knows, nor what a hook has that comes
+    behind ours."""
+    is_last = next(reversed(torch_optimizer._global_optimizer_pre_hooks)) == _hook.id
+    has_own = bool(optimizer._optimizer_step_pre_hooks)
+    return is_last and not has_own and type(optimizer).step.__module__.startswith("torch.optim.")
 
 
 @contextlib.contextmanager
