@@ -177,6 +177,21 @@ def test_what_cannot_be_taken_over_is_refused_in_a_sentence(fabric, tmp_path, mo
     assert "this is rank 0 of 1 by Fabric, and 0 of 2 by its environment" in refused(fabric, tmp_path)
 
 
+def test_a_file_that_was_written_otherwise_since_is_not_that_of_the_step(fabric, tmp_path):
+    from phalanx.checkpoint.adapters.fabric import FlashCheckpoint
+
+    flash, path = FlashCheckpoint(fabric, tmp_path), tmp_path / "last.ckpt"
+    model = torch.nn.Linear(1, 1)
+    state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": 3}
+    fabric.save(path, state)
+    assert flash._is_file_of(3, str(path)), "it is on its way"
+    flash.finish()
+    assert path.exists() and flash._is_file_of(3, str(path))
+    fabric.save(path, {"model": model, "step": 3})  # weights alone, by Fabric itself
+    assert not flash._is_file_of(3, str(path))
+    flash.close()
+
+
 def test_a_directory_of_something_else_is_refused(fabric, tmp_path):
     from phalanx.checkpoint import Storage, files
     from phalanx.checkpoint.adapters.fabric import FlashCheckpoint

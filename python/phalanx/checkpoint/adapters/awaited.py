@@ -59,6 +59,11 @@ class Awaited:
         with self._lock:
             return any(path in each["paths"] for step, each in self._steps.items() if step not in self._of_before)
 
+    def names(self, path):
+        """Something is on its way there, also what a life before has saved."""
+        with self._lock:
+            return any(path in each["paths"] for each in self._steps.values())
+
     def drop(self, path):
         """It is written otherwise, or is to go."""
         with self._lock:

@@ -232,14 +232,21 @@ class FlashCheckpoint:
         if self._place.rank == 0 and self._awaited.awaits(path):
             self._checkpointer.finish_telling(_STORED_WAIT_S)
         # The first life of a job has nothing in memory, and what is saved in a life is there when it was waited for.
-        found = self._found()[0] if self._handle is None and self._is_later_life else None
+        found, step = self._found() if self._handle is None and self._is_later_life else (None, 0)
         is_there = found is not None and found.source == "memory" and _SAVED_AS in found
         if self._place.rank == 0:
-            is_there = is_there and found.read(_SAVED_AS) == os.fsencode(path)
+            is_there = is_there and found.read(_SAVED_AS) == os.fsencode(path) and self._is_file_of(step, path)
         if not self._restorer.agreed(is_there):
             return None
         self.source = "memory"
         return found[_FILE]
+
+    def _is_file_of(self, step, path):
+        """Whether the file at `path` is that step's, or is to become so. Else Fabric has written it since."""
+        if self._awaited.names(path) or not os.path.exists(path):
+            return True
+        stored = [os.path.join(each.path, _FILE) for each in self._checkpointer.steps() if each.step == step]
+        return any(os.path.exists(file) and os.path.samefile(file, path) for file in stored)
 
 
 class _Io(CheckpointIO):
