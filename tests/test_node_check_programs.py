@@ -112,7 +112,7 @@ def meet(store, rank):
     below.set_timeout(datetime.timedelta(seconds=30))
     below.add(f"node/{rank}", 1)
     below.add("cuda", 0)
-    below.set(f"nics/{rank}", "[]")
+    below.set(f"nics/{rank}", "{}")
     if below.add("came", 1) == 2:
         below.set("all", "0")
     return below
@@ -270,18 +270,44 @@ def test_network_interfaces_that_are_to_be_checked(light):
 
 
 def test_a_pair_by_the_interfaces_that_both_check(pair, store):
-    for rank, nics in ((0, ["lo", "eth77"]), (1, ["lo"])):
+    for rank, nics in ((0, ["lo", "eth77"]), (1, ["lo", "eth78"])):
         pair[rank].order(**fields_of_pair(store, rank, nics=nics))
     first, second = (pair[rank].results()[0] for rank in (0, 1))
     assert list(first)[:4] == ["tcp", "tcp:eth77", "tcp:lo", "matmul"]
-    assert list(second)[:3] == ["tcp", "tcp:lo", "matmul"]
-    assert first["tcp:eth77"]["outcome"] == "skipped"
-    assert first["tcp:eth77"]["sentence"] == "node-b checks no network interface eth77"
+    assert list(second)[:4] == ["tcp", "tcp:eth78", "tcp:lo", "matmul"]
+    assert first["tcp:eth77"]["sentence"].startswith("tcp:eth77 with node-b: there is no network interface eth77, but ")
     for found in (first, second):
         assert found["tcp:lo"]["outcome"] == "passed", found
         slower = min(value_of(found["tcp:lo"], f"tcp_bandwidth_{way}:lo") for way in ("to", "from"))
         assert value_of(found["tcp:lo"], "tcp_time:lo") == (4 << 20) // max(1, slower)
         assert value_of(found["tcp:lo"], "tcp_latency:lo") > 0
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome", "sentence"),
+    [
+        ("{}", "skipped", "node-a checks no network interface lo"),
+        (
+            '{"lo": ["", "the network interface lo is down"]}',
+            "failed",
+            "tcp:lo with node-a: there: the network .* down",
+        ),
+        ('{"lo": ["fd00::1", ""]}', "failed", ".*: 127.0.0.1 here and fd00::1 there are .* versions of IP"),
+        ('{"lo": 7}', "failed", "tcp:lo with node-a: there: it says nothing of its address"),
+        ("[]", "failed", "tcp:lo with node-a: the store has no addresses of network interfaces under nics/0"),
+    ],
+)
+def test_an_interface_that_a_partner_cannot_use_is_not_waited_for(pair, store, told, outcome, sentence):
+    below = meet(store, 0)
+    below.set("nics/0", told)
+    with socket.create_server((NODES[0], 0)) as server:
+        below.set("tcp", json.dumps([NODES[0], server.getsockname()[1], "00" * 32]))
+        pair[1].order(**fields_of_pair(store, 1, nics=["lo"], limit_ms=20_000))
+        server.accept()[0].close()
+        result = pair[1].until("result", "tcp:lo")
+    assert result["outcome"] == outcome and re.fullmatch(sentence, result["sentence"]), result
+    assert result["took_us"] < 1_000_000
+    pair[1].results()
 
 
 def test_a_pair(pair, store):

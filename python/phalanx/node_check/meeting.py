@@ -4,9 +4,9 @@ import itertools
 import json
 from datetime import timedelta
 
-from phalanx.node_check import sockets
+from phalanx.node_check import interfaces, sockets
 from phalanx.node_check.results import Failed
-from phalanx.node_check.texts import first_line, joined, of_errno, place, seconds
+from phalanx.node_check.texts import clean, first_line, joined, of_errno, place, seconds
 
 # Of the time that is left: checks that come behind a meeting need some, too.
 _SHARE = 0.75
@@ -48,18 +48,24 @@ class Meeting:
                 raise
         return self._store
 
-    def nics_of_partner(self):
-        """Of a pair that has met: the network interfaces that the other node checks. Raises Failed."""
+    def nic_of_partner(self, nic):
+        """Of a pair that has met: the other node's address on that interface; None: it does not check one of that
+        name. Raises Failed, also where that interface has none."""
         key = f"nics/{1 - self._order.group_rank}"
         try:
-            names = json.loads(self._store.get(key))
+            found = json.loads(self._store.get(key))
         except RuntimeError as error:
             raise Failed(f"the store says: {first_line(error)}") from None
         except ValueError:
-            names = None
-        if not isinstance(names, list):
-            raise Failed(f"the store has no names of network interfaces under {key}")
-        return names
+            found = None
+        if not isinstance(found, dict):
+            raise Failed(f"the store has no addresses of network interfaces under {key}")
+        if nic not in found:
+            return None
+        address, why = found[nic] if _is_address(found[nic]) else ("", "it says nothing of its address")
+        if not address:
+            raise Failed(f"there: {clean(why)}")
+        return address
 
     def _await_stage(self, name):
         limit_s = self._deadline.left_s(share=_SHARE)
@@ -98,7 +104,8 @@ class Meeting:
         store.add(f"node/{self._order.group_rank}", 1)
         store.add("cuda", 1 if self._torch.devices() else 0)
         if self._order.kind == "pair":
-            store.set(f"nics/{self._order.group_rank}", json.dumps(self._order.nics))
+            own = {nic: _address_or_why(nic) for nic in self._order.nics}
+            store.set(f"nics/{self._order.group_rank}", json.dumps(own))
         if store.add("came", 1) == self._order.group_size:
             store.set("all", str(store.add("cuda", 0)))
         store.wait(["all"], limit)
@@ -131,3 +138,15 @@ class Meeting:
         except OSError as refused:
             return of_errno(refused)
         return first_line(error)
+
+
+def _address_or_why(nic):
+    """(address, ""), or ("", why it has none)."""
+    try:
+        return interfaces.address_on(nic), ""
+    except Failed as failed:
+        return "", str(failed)
+
+
+def _is_address(found):
+    return isinstance(found, list) and len(found) == 2 and all(isinstance(each, str) for each in found)

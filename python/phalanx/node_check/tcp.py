@@ -47,9 +47,12 @@ def check(order, meeting, deadline):
 def check_nic(order, meeting, deadline, nic):
     """The same by that interface. Raises Skipped where the other node does not check one of that name."""
     store = meeting.join()
-    if nic not in meeting.nics_of_partner():
+    own, other = interfaces.address_on(nic), meeting.nic_of_partner(nic)
+    if other is None:
         raise Skipped(f"{order.partner()} checks no network interface {nic}")
-    way = Way(f"tcp/{nic}", interfaces.address_on(nic), nic)
+    if (":" in own) != (":" in other):
+        raise Failed(f"{own} here and {other} there are of different versions of IP")
+    way = Way(f"tcp/{nic}", own, nic)
     latency_us, _, there_mb_s, back_mb_s = _speak(order, store, deadline, way)
     values = _values(f":{nic}", latency_us, there_mb_s, back_mb_s)
     took_us = _TOLD_BYTES / max(1, min(there_mb_s, back_mb_s))
