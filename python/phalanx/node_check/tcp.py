@@ -148,14 +148,16 @@ def _lead(link):
     """(latency in us, how far the other's clock is ahead in us, MB/s to the other)."""
     times_us = [_ask(link, _PING, 1)[0] for _ in range(_TRIPS)]
     offset_us = min(_clock(link) for _ in range(_CLOCKS))[1]
-    best, spent_s = 0, 0.0
+    rates_mb_s, spent_s = [], 0.0
     for size in _SIZES:
         block = bytes(size)
         took_s = _ask(link, _BLOCK + _NUMBER.pack(size) + block, 1)[0] / 1e6
-        best = max(best, mb_per_s(size, took_s))
+        rates_mb_s.append(mb_per_s(size, took_s))
         spent_s += took_s
         if spent_s + 4 * took_s > _TIME_S:
             break
+    # The first block may go in a burst that a way with a token bucket carries once.
+    best = max(rates_mb_s[1:] or rates_mb_s)
     link.sendall(_OVER + _NUMBER.pack(best))
     return int(statistics.median(times_us)), offset_us, best
 
