@@ -15,6 +15,8 @@ import torch
 from phalanx.checkpoint.adapters import published
 from phalanx.checkpoint.link.alone import say
 
+KEPT = 2  # steps below: one more than is needed, so that a newer one does not end what is being put in its place
+_STORED_WAIT_S = 600
 _RECORD = "awaited.json"
 
 
@@ -58,6 +60,10 @@ class Awaited:
     def awaits(self, path):
         with self._lock:
             return any(path in each["paths"] for step, each in self._steps.items() if step not in self._of_before)
+
+    def wait(self):
+        """Until all that was saved is stored, or is known not to be."""
+        self._checkpointer.finish_telling(_STORED_WAIT_S)
 
     def names(self, path):
         """Something is on its way there, also what a life before has saved."""
@@ -113,8 +119,10 @@ class Awaited:
                 for step in sorted(left.keys() - there):
                     self._lose(step, left[step])
 
-    def end(self):
-        """What is not stored by now is told, and left to the next life."""
+    def finish(self):
+        """Waits until what was saved is where it belongs. What is not stored by then is told, and left to the next
+        life."""
+        self.wait()
         with self._lock:
             self._publish_until(max(self._steps, default=0))
             for step, why in sorted(self._left.items()):
@@ -191,6 +199,11 @@ def form(value):
         return pickle.dumps(value)
     except (pickle.PicklingError, TypeError, AttributeError):
         return object()
+
+
+def rng_of(rank):
+    """The file of a rank's random numbers, beside that of the framework."""
+    return f"rng_{rank}.pt"
 
 
 def is_local(path):

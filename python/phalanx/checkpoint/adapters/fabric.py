@@ -33,8 +33,6 @@ from phalanx.checkpoint.ranks import place
 
 _WHO = "phalanx.checkpoint.adapters.fabric"
 _BELOW, _FILE, _SAVED_AS = "_phalanx", "state.ckpt", "saved_as.txt"
-_KEPT = 2  # below: one more than is needed, so that a newer one does not end what is being put in its place
-_STORED_WAIT_S = 600
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 _SHARDED = "which writes its shards itself: save by phalanx.checkpoint.dcp"
 _OTHERS = {
@@ -59,7 +57,9 @@ class FlashCheckpoint:
         self._fabric, self._strategy, self._key = fabric, fabric.strategy, step_key
         below = os.path.join(os.path.abspath(directory), _BELOW)
         os.makedirs(below, exist_ok=True)
-        self._checkpointer = files.Checkpointer(below, keep_last=_KEPT, trackers=(), weights_only=False, **settings)
+        self._checkpointer = files.Checkpointer(
+            below, keep_last=awaited.KEPT, trackers=(), weights_only=False, **settings
+        )
         self._checkpointer.waits_at_exit = True  # what is stored last has its file before the script ends
         self._saver = saver.Saver(self._checkpointer)
         self._restorer = restored.Restorer(self._checkpointer, "fabric", _WHO)
@@ -101,8 +101,7 @@ class FlashCheckpoint:
     def finish(self):
         """All ranks together: until what was saved is where it belongs, or is known not to be, which a line says."""
         if self._place.rank == 0:
-            self._checkpointer.finish_telling(_STORED_WAIT_S)
-            self._awaited.end()
+            self._awaited.finish()
         self._restorer.of_all(None)
 
     def close(self):
@@ -180,7 +179,7 @@ class FlashCheckpoint:
             awaited.unlink_shared(path)
 
     def _save(self, step, converted, path, is_sharded):
-        contents = {_rng_of(self._place.rank): {"rng": True}}
+        contents = {awaited.rng_of(self._place.rank): {"rng": True}}
         is_to_disk, is_first = path is not None, self._place.rank == 0
         if is_first or (self._place.local_rank == 0 and not is_sharded):
             contents[_FILE] = converted
@@ -209,8 +208,8 @@ class FlashCheckpoint:
                 "give another directory"
             )
         self._fabric.load(self._in_memory, state, strict=strict)
-        if _rng_of(self._place.rank) in found:
-            found[_rng_of(self._place.rank)]
+        if awaited.rng_of(self._place.rank) in found:
+            found[awaited.rng_of(self._place.rank)]
         if self._place.rank == 0:
             say(f"goes on from step {step} {'in memory' if found.source == 'memory' else 'of ' + found.folder}")
         return step
@@ -230,7 +229,7 @@ class FlashCheckpoint:
             return None
         path = os.path.abspath(path)
         if self._place.rank == 0 and self._awaited.awaits(path):
-            self._checkpointer.finish_telling(_STORED_WAIT_S)
+            self._awaited.wait()
         # The first life of a job has nothing in memory, and what is saved in a life is there when it was waited for.
         found, step = self._found() if self._handle is None and self._is_later_life else (None, 0)
         is_there = found is not None and found.source == "memory" and _SAVED_AS in found
@@ -304,7 +303,3 @@ def _why_not(fabric, directory, settings):
 
 def _has_optimizer(state):
     return any(isinstance(each, Optimizer) for each in state.values())
-
-
-def _rng_of(rank):
-    return f"rng_{rank}.pt"

@@ -32,8 +32,6 @@ _AVERAGING = tuple(
     if hasattr(pl.callbacks, name)
 )
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
-_KEPT = 2  # below: one more than is needed, so that a newer one does not end what is being put in its place
-_STORED_WAIT_S = 600
 _OF_SLURM = "hpc_ckpt"
 
 
@@ -87,7 +85,7 @@ class FlashCheckpoint(pl.Callback):
 
     def on_train_start(self, trainer, pl_module):
         """Random numbers as they were: Lightning has none in its files."""
-        name = _rng_of(self._place.rank)
+        name = awaited.rng_of(self._place.rank)
         if self._found is not None and name in self._found:
             self._found[name]
         self._found = None
@@ -118,8 +116,7 @@ class FlashCheckpoint(pl.Callback):
     def _wait_published(self):
         """All ranks together: until what was saved is where it belongs, or is known not to be."""
         if self._place.rank == 0:
-            self._checkpointer.finish_telling(_STORED_WAIT_S)
-            self._awaited.end()
+            self._awaited.finish()
         self._restorer.of_all(None)
 
     # --- saving
@@ -134,7 +131,7 @@ class FlashCheckpoint(pl.Callback):
         below = os.path.join(self._directory, _BELOW)
         os.makedirs(below, exist_ok=True)
         self._checkpointer = files.Checkpointer(
-            below, keep_last=_KEPT, trackers=(), weights_only=False, **self._settings
+            below, keep_last=awaited.KEPT, trackers=(), weights_only=False, **self._settings
         )
         self._saver = saver.Saver(self._checkpointer)
         self._restorer = restored.Restorer(self._checkpointer, "lightning", _WHO)
@@ -197,7 +194,7 @@ class FlashCheckpoint(pl.Callback):
         return stock(checkpoint, filepath, storage_options)
 
     def _save(self, step, checkpoint, name, storage):
-        contents = {_rng_of(self._place.rank): {"rng": True}}
+        contents = {awaited.rng_of(self._place.rank): {"rng": True}}
         if self._place.local_rank == 0:
             contents[name] = checkpoint
         is_told = storage is Storage.DISK and self._place.rank == 0
@@ -249,7 +246,3 @@ class FlashCheckpoint(pl.Callback):
             if not is_so:
                 say(f"{found.folder} is of another job, and passed over for the ckpt_path that is given")
         return self._restorer.agreed(is_so)
-
-
-def _rng_of(rank):
-    return f"rng_{rank}.pt"
