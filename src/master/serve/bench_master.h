@@ -51,9 +51,8 @@ class BenchMaster {
     theirs.Reset();
     char line[64] = {};
     const ssize_t n = read(ours.get(), line, sizeof line - 1);
-    int port = 0;
-    PHX_CHECK(n > 0 && sscanf(line, "ready %d", &port) == 1, "the master is not ready");
-    address_ = fmt::format("127.0.0.1:{}", port);
+    PHX_CHECK(n > 0 && sscanf(line, "ready %hu", &port_) == 1, "the master is not ready");
+    address_ = fmt::format("127.0.0.1:{}", port_);
   }
   BenchMaster(const BenchMaster&) = delete;
   BenchMaster& operator=(const BenchMaster&) = delete;
@@ -63,6 +62,7 @@ class BenchMaster {
   }
 
   const std::string& address() const { return address_; }
+  uint16_t port() const { return port_; }
 
   // Of all its threads, since its start.
   int64_t CpuMs() const {
@@ -81,6 +81,7 @@ class BenchMaster {
  private:
   Fd log_;
   pid_t pid_ = 0;
+  uint16_t port_ = 0;
   std::string address_;
 };
 

@@ -6,17 +6,16 @@
 // With BAD all nodes are checked first; each agent answers at once, and so many of them fail beside any other. The
 // world is that of the others, and the line has "check_ms": from the last node's welcome until all of those have it.
 //
-// All agents dial at once, at most kDialling at a time on their way, since they share one machine's queues. One JSON
-// line: seconds until all have their world; the master's CPU and memory by then; for each death of one rank, ms until
-// the first agent is told of the next round, and until the last one is; the master's CPU while agents beat for BEATS_S.
+// All agents dial at once, at most kDialling at a time on their way, since they share one machine's queues; over the
+// connections of scale_link.h. One JSON line: seconds until all have their world; the master's CPU and memory by then;
+// for each death of one rank, ms until the first agent is told of the next round, and until the last one is; the
+// master's CPU while agents beat for BEATS_S.
 #include <fmt/format.h>
-#include <grpcpp/grpcpp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <deque>
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -29,10 +28,9 @@
 #include "base/process/process.h"
 #include "master/core/test_hello.h"
 #include "master/serve/bench_master.h"
-#include "phalanx/v1/agent.grpc.pb.h"
+#include "master/serve/scale_link.h"
 #include "wire/grpc_log.h"
 #include "wire/node_key.h"
-#include "wire/operation.h"
 #include "wire/test_credentials.h"
 
 namespace phalanx::master {
@@ -44,14 +42,12 @@ constexpr const char* kToken = "the-token-of-a-benchmark";
 
 // What the agents have come to, together.
 struct Fleet {
-  std::string address;
-  bool open = false;
+  std::unique_ptr<ScaleNetwork> network;
   size_t size = 0;
   bool checked = false;
   size_t bad = 0;
   size_t welcome = 0;
   Instant all_welcome = 0;
-  grpc::CompletionQueue queue;
   size_t dialling = 0;
   size_t told = 0;     // of the round that is waited for
   uint64_t epoch = 0;  // that round is later than this
@@ -59,34 +55,13 @@ struct Fleet {
   int64_t beat_interval_ms = 0;
 };
 
-class Agent {
+class Agent final : public ScaleSpeaker {
  public:
   Agent(Fleet& fleet, size_t index) : fleet_(fleet), index_(index) {}
-  Agent(const Agent&) = delete;
-  Agent& operator=(const Agent&) = delete;
 
   void Dial() {
     ++fleet_.dialling;
-    grpc::ChannelArguments args;
-    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    args.SetInt(GRPC_ARG_MINIMAL_STACK, 1);
-    args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-    args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-    args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    const wire::Credentials none;
-    const auto channel =
-        (fleet_.open ? none : wire::TestCredentials(wire::Role::kAgent, kToken)).Dial(fleet_.address, args);
-    PHX_CHECK(channel.ok(), "no channel");
-    stub_ = v1::AgentLink::NewStub(*channel);
-    stream_ = stub_->PrepareAsyncAttach(&context_, &fleet_.queue);
-    stream_->StartCall(&started_);
-  }
-
-  void Send(v1::AgentMessage message) {
-    message.set_sequence(next_sequence_++);
-    outgoing_.push_back(std::move(message));
-    if (!writing_) Write();
+    stream_ = fleet_.network->Open(this);
   }
 
   void Beat() {
@@ -108,15 +83,7 @@ class Agent {
 
   bool is_welcome() const { return is_welcome_; }
 
-  void Cancel() {
-    cancelled_ = true;
-    context_.TryCancel();
-  }
-
- private:
-  void OnStarted(bool ok) {
-    if (!ok) return AskWhy();
-    stream_->Read(&incoming_, &read_);
+  void OnOpen() override {
     v1::Hello hello = TestHello(fmt::format("node-{}", index_), 8,
                                 TestSpec(static_cast<uint32_t>(fleet_.size), static_cast<uint32_t>(fleet_.size)));
     wire::SetNode(hello, fmt::format("{:016}", index_));
@@ -129,22 +96,28 @@ class Agent {
     Send(FirstMessage(std::move(hello)));
   }
 
-  void OnRead(bool ok) {
-    if (!ok) return AskWhy();
-    if (incoming_.has_welcome()) {
+  void OnMessage(const v1::MasterMessage& message) override {
+    if (message.has_welcome()) {
       --fleet_.dialling;
       is_welcome_ = true;
       if (++fleet_.welcome == fleet_.size) fleet_.all_welcome = MonotonicMs();
-      fleet_.beat_interval_ms = incoming_.welcome().beat_interval_ms();
+      fleet_.beat_interval_ms = message.welcome().beat_interval_ms();
     }
-    PHX_CHECK(!incoming_.has_refused(), "a node was refused");
-    if (incoming_.has_check()) Answer(incoming_.check());
-    if (incoming_.has_start_round() && incoming_.start_round().epoch() > fleet_.epoch) {
+    PHX_CHECK(!message.has_refused(), "a node was refused");
+    if (message.has_check()) Answer(message.check());
+    if (message.has_start_round() && message.start_round().epoch() > fleet_.epoch) {
       if (fleet_.told++ == 0) fleet_.first_told = MonotonicMs();
-      epoch_ = incoming_.start_round().epoch();
+      epoch_ = message.start_round().epoch();
     }
-    incoming_.Clear();
-    stream_->Read(&incoming_, &read_);
+  }
+
+  // The world would never come.
+  void OnClosed(const std::string& why) override { PHX_CHECK(false, ("a stream has ended: " + why).c_str()); }
+
+ private:
+  void Send(v1::AgentMessage message) {
+    message.set_sequence(next_sequence_++);
+    stream_->Send(message);
   }
 
   // The bad ones are spread evenly.
@@ -170,56 +143,24 @@ class Agent {
     Send(std::move(message));
   }
 
-  // At the end streams are cancelled; before, the world would never come.
-  void AskWhy() {
-    if (!cancelled_) stream_->Finish(&status_, &finished_);
-  }
-  void OnFinished(bool) { PHX_CHECK(cancelled_, ("a stream has ended: " + status_.error_message()).c_str()); }
-
-  void Write() {
-    writing_ = true;
-    stream_->Write(outgoing_.front(), &written_);
-  }
-  void OnWritten(bool ok) {
-    writing_ = false;
-    outgoing_.pop_front();
-    if (ok && !outgoing_.empty()) Write();
-  }
-
   Fleet& fleet_;
   const size_t index_;
-  grpc::ClientContext context_;
-  std::unique_ptr<v1::AgentLink::Stub> stub_;
-  std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::AgentMessage, v1::MasterMessage>> stream_;
-  v1::MasterMessage incoming_;
-  std::deque<v1::AgentMessage> outgoing_;
-  grpc::Status status_;
-  bool writing_ = false;
+  std::unique_ptr<ScaleStream> stream_;
   bool is_welcome_ = false;
-  bool cancelled_ = false;
   uint64_t next_sequence_ = 1;
   uint64_t epoch_ = 0;
   int64_t step_ = 0;
-  wire::MemberOperation<Agent> started_{this, &Agent::OnStarted};
-  wire::MemberOperation<Agent> read_{this, &Agent::OnRead};
-  wire::MemberOperation<Agent> written_{this, &Agent::OnWritten};
-  wire::MemberOperation<Agent> finished_{this, &Agent::OnFinished};
 };
 
 using Agents = std::vector<std::unique_ptr<Agent>>;
 
-// Serves the queue until `until`, or `done`; `before_each` runs before each wait.
+// Serves the network until `until`, or `done`; `before_each` runs before each wait.
 bool Serve(Fleet& fleet, Instant until, const std::function<bool()>& done, const std::function<void()>& before_each) {
   while (!done()) {
     before_each();
     const int64_t left_ms = until - MonotonicMs();
     if (left_ms <= 0) return false;
-    void* tag = nullptr;
-    bool ok = false;
-    const auto wait = std::chrono::system_clock::now() + std::chrono::milliseconds(std::min<int64_t>(left_ms, 10));
-    if (fleet.queue.AsyncNext(&tag, &ok, wait) == grpc::CompletionQueue::GOT_EVENT) {
-      static_cast<wire::Operation*>(tag)->Done(ok);
-    }
+    fleet.network->Serve(std::min<int64_t>(left_ms, 10));
   }
   return true;
 }
@@ -272,8 +213,7 @@ void Measure(const std::string& program, const What& what) {
   if (!checked) flags.emplace_back("--max-restarts=1000");
   const BenchMaster master(program, folder, open ? "" : kToken, flags);
   Fleet fleet;
-  fleet.address = master.address();
-  fleet.open = open;
+  fleet.network = open ? ClearNetwork(master.port()) : SecuredNetwork(master.address(), kToken);
   fleet.size = count;
   fleet.checked = checked;
   fleet.bad = bad;
@@ -317,11 +257,7 @@ void Measure(const std::string& program, const What& what) {
       "\"rss_then_mb\": {}}}\n",
       decided, last_told, fleet.beat_interval_ms, core, master.RssMb());
   fflush(stdout);
-  for (const auto& agent : agents) agent->Cancel();
-  fleet.queue.Shutdown();
-  void* tag = nullptr;
-  bool ok = false;
-  while (fleet.queue.Next(&tag, &ok)) static_cast<wire::Operation*>(tag)->Done(false);
+  agents.clear();
   std::error_code error;
   std::filesystem::remove_all(folder, error);
   std::filesystem::remove(folder + ".log", error);
