@@ -1,5 +1,6 @@
 """The helper of the node check, as an agent has it: orders on its stdin, lines on its stdout, and no process left."""
 
+import contextlib
 import datetime
 import json
 import os
@@ -413,6 +414,22 @@ def test_a_stranger_without_the_token_is_not_let_in(pair, store):
         tcp._follow(link)
     result = pair[0].until("result", "tcp")
     assert result["outcome"] == "passed" and value_of(result, "tcp_bandwidth_from") == led[2]
+    pair[0].write({"type": "cancel", "id": 7})
+    pair[0].until("done")
+
+
+def test_strangers_that_say_nothing_hold_up_no_partner(pair, store):
+    """More of them than there are seconds to wait, one with the first bytes of something."""
+    pair[0].order(**fields_of_pair(store, 0))
+    address, port, token = tcp._invitation(meet(store, 1).get("tcp"))
+    with contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(sockets.dial(address, port, NODES[2], 10)) for _ in range(2 * tcp.ANSWER_S)]
+        strangers[0].sendall(bytes(len(token) - 1))
+        with sockets.dial(address, port, NODES[1], 10) as link:
+            link.sendall(token)
+            tcp._lead(link)
+            tcp._follow(link)
+        assert pair[0].until("result", "tcp")["outcome"] == "passed"
     pair[0].write({"type": "cancel", "id": 7})
     pair[0].until("done")
 

@@ -2,8 +2,16 @@
 
 import contextlib
 import errno
+import hmac
 import os
+import selectors
 import socket
+import time
+
+# Callers that have not shown the token yet. The one that is waited for calls once; who comes behind them waits in the
+# kernel's queue until one of them has had its time.
+CALLERS_MAX = 64
+GREETING_S = 1
 
 
 def resolve(address, port):
@@ -28,7 +36,7 @@ def listen(address, limit_s, nic=None):
         if nic is not None:
             hold_to(listener, nic)
         listener.bind(found)
-        listener.listen(8)
+        listener.listen(CALLERS_MAX)
     except OSError:
         listener.close()
         raise
@@ -49,6 +57,85 @@ def dial(address, port, own_address, limit_s, nic=None):
         link.close()
         raise
     return link
+
+
+def meet(listener, token, until):
+    """The connection of the caller that shows the token, with what is left until then (time.monotonic()) as its limit;
+    socket.timeout where none does. All are heard at the same time: one that says nothing, or a byte a second, holds up
+    nobody."""
+    with _Callers(listener, token) as callers:
+        while time.monotonic() < until:
+            found = callers.hear(until)
+            if found is not None:
+                found.settimeout(max(0.01, until - time.monotonic()))
+                return found
+    raise socket.timeout
+
+
+class _Callers:
+    """Who has called, and not shown all of the token yet."""
+
+    def __init__(self, listener, token):
+        self.listener, self.token = listener, token
+        self.shown = {}  # link -> bytes, and when its time is over
+        self.selector = selectors.DefaultSelector()
+        listener.setblocking(False)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for link in self.shown:
+            link.close()
+        self.selector.close()
+
+    def hear(self, until):
+        """What comes until then, or until one's time is over. The one that has shown the token, or None."""
+        if len(self.shown) < CALLERS_MAX and self.listener not in self.selector.get_map():
+            self.selector.register(self.listener, selectors.EVENT_READ)
+        over = min([until, *(over for _, over in self.shown.values())])
+        for key, _ in self.selector.select(max(0, over - time.monotonic())):
+            if key.fileobj is self.listener:
+                self._take()
+            elif self._shows(key.fileobj):
+                return key.fileobj
+        for link in [link for link, (_, over) in self.shown.items() if over <= time.monotonic()]:
+            self._forget(link).close()
+        return None
+
+    def _take(self):
+        try:
+            link, _ = self.listener.accept()
+        except OSError:
+            return  # it has gone again
+        link.setblocking(False)
+        self.shown[link] = (b"", time.monotonic() + GREETING_S)
+        self.selector.register(link, selectors.EVENT_READ)
+        if len(self.shown) == CALLERS_MAX:
+            self.selector.unregister(self.listener)
+
+    def _shows(self, link):
+        before, over = self.shown[link]
+        try:
+            chunk = link.recv(len(self.token) - len(before))
+        except BlockingIOError:
+            return False
+        except OSError:
+            chunk = b""
+        now = before + chunk
+        self.shown[link] = (now, over)
+        if chunk and len(now) < len(self.token):
+            return False
+        self._forget(link)
+        if hmac.compare_digest(now, self.token):
+            return True
+        link.close()
+        return False
+
+    def _forget(self, link):
+        self.selector.unregister(link)
+        del self.shown[link]
+        return link
 
 
 def send_at_once(*links):

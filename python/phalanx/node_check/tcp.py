@@ -5,7 +5,6 @@ Group rank 0 listens, rank 1 dials and shows the token that rank 0 has put into 
 first: the one that leads asks, the other answers. Both come to know both directions.
 """
 
-import hmac
 import json
 import os
 import socket
@@ -95,17 +94,7 @@ def _accept(way, store, limit_s, where):
         port = listener.getsockname()[1]
         where[0] = place(way.address, port)
         store.set(way.key, json.dumps([way.address, port, token.hex()]))
-        while True:
-            listener.settimeout(max(0.01, until - time.monotonic()))
-            link, _ = listener.accept()
-            try:
-                link.settimeout(max(0.01, min(1, until - time.monotonic())))
-                if hmac.compare_digest(sockets.receive(link, _TOKEN_BYTES), token):
-                    link.settimeout(max(0.01, until - time.monotonic()))
-                    return link
-            except OSError:
-                pass  # a stranger that says nothing, or too little
-            link.close()
+        return sockets.meet(listener, token, until)
 
 
 def _dial(way, store, limit_s, where):
