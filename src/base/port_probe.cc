@@ -1,10 +1,13 @@
 #include "base/port_probe.h"
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,7 +26,19 @@ struct Attempt {
   std::function<void(Reach, const std::string&)> done;
 };
 
-Reach ReachOf(int error) { return error == ECONNREFUSED ? Reach::kRefused : Reach::kSilent; }
+// A firewall on the way may say "port unreachable" of a machine that it keeps from answering, and the kernel gives that
+// the same error. But then no segment of the other machine has come on this connection.
+bool HasHeard(int socket) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  if (length < offsetof(tcp_info, tcpi_segs_in) + sizeof info.tcpi_segs_in) return true;  // a kernel before 4.2
+  return info.tcpi_segs_in > 0;
+}
+
+Reach ReachOf(int error, int socket) {
+  return error == ECONNREFUSED && HasHeard(socket) ? Reach::kRefused : Reach::kSilent;
+}
 
 void End(EventLoop& loop, const std::shared_ptr<Attempt>& attempt, Reach reach, const std::string& said = "") {
   loop.Cancel(attempt->timer);
@@ -37,7 +52,7 @@ void Speak(EventLoop& loop, const std::shared_ptr<Attempt>& attempt) {
   int error = 0;
   socklen_t length = sizeof error;
   if (getsockopt(attempt->socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-  if (error != 0) return End(loop, attempt, ReachOf(error));
+  if (error != 0) return End(loop, attempt, ReachOf(error, attempt->socket.get()));
   const std::string& hello = attempt->hello;
   if (!hello.empty() && send(attempt->socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL) < 0) {
     return End(loop, attempt, Reach::kAnswered);  // it has been closed already
@@ -61,7 +76,7 @@ void ProbePort(EventLoop& loop, const std::string& address, uint16_t port, const
   attempt->socket.Reset(socket(to->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!attempt->socket.valid()) return say(Reach::kSilent);
   const int error = connect(attempt->socket.get(), to->get(), to->length) == 0 ? 0 : errno;
-  if (error != EINPROGRESS && error != 0) return say(ReachOf(error));
+  if (error != EINPROGRESS && error != 0) return say(ReachOf(error, attempt->socket.get()));
   attempt->hello = hello;
   attempt->done = std::move(done);
   attempt->timer = loop.At(MonotonicMs() + timeout_ms, [&loop, attempt] { End(loop, attempt, Reach::kSilent); });
