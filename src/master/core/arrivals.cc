@@ -136,12 +136,13 @@ void NoteRefusal(Turn& turn, const v1::Hello& hello, const std::string& why) {
 
 void On(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
-  if (StepsAside(turn, e) || IsHerald(job, e.hello()) || KnowsBetter(turn, e)) return;
+  if (StepsAside(turn, e) || IsHerald(job, e.hello())) return;
   if (const std::optional<v1::Refused> refused = Refusal(job, e)) {
     const std::string& why = refused->sentence();
     NoteRefusal(turn, e.hello(), why);
     return turn.Send(e.session, MessageOf(*refused), why);
   }
+  if (KnowsBetter(turn, e)) return;
   if (!job.spec) {
     v1::JobSpec spec = e.hello().spec();
     spec.clear_asked_min_nodes();

@@ -458,8 +458,13 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
   const std::optional<wire::Role> role = session.role();
   // Of certificates in files a master's may be that of a node, too: any may come to host the master.
   if (role.has_value() && *role != wire::Role::kAgent && *role != wire::Role::kMaster) {
-    return Tell(session.id(),
-                RefusedFor(fmt::format("a {}'s certificate: it may not join as a node", wire::NameOf(*role))));
+    return Tell(session.id(), RefusedFor(fmt::format("a certificate of the role {}: it may not join as a node",
+                                                     wire::NameOf(*role))));
+  }
+  if (!role && !MayHerald(state_, message.hello())) {
+    endpoint_->CountRefused(
+        fmt::format("one at {} tells of another master, and is no node of this one", session.peer()));
+    return Tell(session.id(), RefusedFor("only a node of this job may tell of another master"));
   }
   Feed(AttachedOf(session.id(), message, PeerAddress(session.peer())));
   endpoint_->OnHello(state_, session.id(), message.hello());

@@ -153,6 +153,15 @@ TEST(Server, RefusesWithASentence) {
     EXPECT_THAT(agent.Next().refused().sentence(), HasSubstr(c.sentence));
     EXPECT_EQ(agent.Next().body_case(), v1::MasterMessage::BODY_NOT_SET);
   }
+  {
+    TestAgent agent(server.address(), "a");
+    v1::AgentMessage message = agent.HelloMessage();
+    message.mutable_hello()->set_protocol_version(9);
+    message.mutable_hello()->set_job_id("other");
+    agent.Send(message);
+    EXPECT_THAT(agent.Next().refused().sentence(), HasSubstr("serves another job than 'other'"))
+        << "who does not know the id learns of no version";
+  }
   // None of them has become the job's shape.
   TestAgent good(server.address(), "good");
   good.Hello();
@@ -203,6 +212,35 @@ TEST(Server, ANodeComesBackByItsKeyAlone) {
   TestAgent again(server.address(), "b");
   again.Hello(2);
   EXPECT_TRUE(again.NextDecision().has_welcome());
+}
+
+// Whoever reaches an open master could send its nodes anywhere.
+TEST(Server, WhereAnotherMasterIsOnlyNodesOfAnOpenJobMayTell) {
+  ServerOptions options = Server::OpenOptions();
+  options.succession = true;
+  Server server(std::move(options));
+  const wire::Credentials nothing;
+  TestAgent a(server.address(), "a", nothing);
+  TestAgent b(server.address(), "b", nothing);
+  BeginOfTwo(a, b);
+  const auto herald = [](const TestAgent& agent) {
+    v1::AgentMessage message = agent.HelloMessage(2);
+    message.mutable_hello()->set_only_tells(true);
+    message.mutable_hello()->set_term(7);
+    message.mutable_hello()->mutable_master()->set_address("10.9.9.9");
+    message.mutable_hello()->mutable_master()->set_port(4711);
+    return message;
+  };
+  TestAgent stranger(server.address(), "c", nothing);
+  stranger.Send(herald(stranger));
+  EXPECT_THAT(stranger.Next().refused().sentence(), HasSubstr("only a node of this job"));
+  b.Exited(1, 0, 9);
+  EXPECT_EQ(a.NextDecision().start_round().epoch(), 2U) << "it goes on deciding";
+
+  TestAgent again(server.address(), "b", nothing);
+  again.Send(herald(again));
+  v1::MasterMessage told = a.NextDecision();
+  EXPECT_EQ(told.refused().moved_to().address(), "10.9.9.9") << told.ShortDebugString();
 }
 
 // One order a directory comes of one report, before any of them is written.
@@ -381,7 +419,7 @@ TEST(Server, TakesOnlyNodesThatProveThatTheyBelongToTheJob) {
   EXPECT_EQ(Knock(server, wire::Credentials(), &fault), "");
   EXPECT_EQ(fault, wire::LinkFault::kClosed);
   EXPECT_THAT(Knock(server, wire::TestCredentials(wire::Role::kViewer), &fault),
-              HasSubstr("a viewer's certificate: it may not join as a node"));
+              HasSubstr("a certificate of the role viewer: it may not join as a node"));
   EXPECT_EQ(Knock(server, wire::TestCredentials(wire::Role::kMaster), &fault), "");
   EXPECT_EQ(Knock(server, wire::TestCredentials(wire::Role::kAgent), &fault), "welcome");
 }
@@ -399,6 +437,11 @@ TEST(Server, OfAnOpenJobNodesComeInClearAndLearnNothingElse) {
   EXPECT_EQ(server.Ask(v1::StatusRequest(), &status, nothing).error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(server.Ask(v1::EventsRequest(), &events, nothing).error_code(), grpc::StatusCode::PERMISSION_DENIED);
   EXPECT_TRUE(server.Ask(v1::StatusRequest(), &status).ok());
+  v1::StatusRequest of_another;
+  of_another.set_job_id("another");
+  const grpc::Status denied = server.Ask(of_another, &status);
+  EXPECT_EQ(denied.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(denied.error_message(), "this master serves another job than the one that was asked for");
 }
 
 TEST(Server, TellsStatusAndEventsToWhoHasTheToken) {
