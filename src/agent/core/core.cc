@@ -460,12 +460,14 @@ class Stepper {
     TellOldPlaces();
   }
 
+  void LeaveOldMaster() {
+    s_.turned_away = fmt::format("what answers at {} was the job's master once", s_.search.dialled);
+    s_.hung_up = true;
+    Do(HangUp{}, "the job has a later master");
+  }
+
   void OnWelcome(const v1::Welcome& welcome) {
-    if (welcome.term() < s_.search.term) {
-      s_.turned_away = fmt::format("what answers at {} was the job's master once", s_.search.dialled);
-      s_.hung_up = true;
-      return Do(HangUp{}, "the job has a later master");
-    }
+    if (welcome.term() < s_.search.term) return LeaveOldMaster();
     Follow(welcome);
     s_.attached = true;
     s_.master_welcomed_at = std::min(s_.master_welcomed_at, now_);
@@ -536,6 +538,7 @@ class Stepper {
   }
 
   void OnStartRound(const v1::StartRound& round) {
+    if (round.term() < s_.search.term) return LeaveOldMaster();
     if (round.epoch() <= s_.seen_epoch || s_.finish) return;
     // The round that its ranks were to be safe in is over; the master had not heard yet that this node leaves.
     if (s_.leave_at != kNever) return EndLeaving(round.reason());

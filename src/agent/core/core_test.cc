@@ -294,6 +294,18 @@ TEST_F(AgentCore, TheTermOfItsMasterIsTheLargestThatItTells) {
   EXPECT_EQ(state_.search.term, 4U);
 }
 
+TEST_F(AgentCore, AMasterOfAnEarlierTermMovesNobody) {
+  Attach();
+  v1::MasterMessage told;
+  told.mutable_successors()->set_term(4);
+  On(FromMaster{told});
+  v1::MasterMessage round = Round(1);
+  round.mutable_start_round()->set_term(3);
+  On(FromMaster{round});
+  EXPECT_TRUE(Has<HangUp>());
+  EXPECT_FALSE(Has<StartWorker>());
+}
+
 TEST_F(AgentCore, AnOldRoundIsNotBegun) {
   Attach();
   RunRound(3);
