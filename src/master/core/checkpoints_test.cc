@@ -357,6 +357,20 @@ class DoubtedSavesTest : public CheckpointsTest {
   const Doubts& doubts() const { return job_.state.checkpoints.dirs.at(kDir).doubts; }
 };
 
+// It would make all ranks begin anew.
+TEST_F(CheckpointsTest, WhatStorageHoldsIsSaidByTheNodeThatWasAsked) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}}});
+  Hold(b_, {{1, 10, {2, 3}}});
+  AskRestore(b_);
+  v1::CheckpointReport nothing = Report();
+  nothing.mutable_found()->set_step(-1);
+  Tell(b_, nothing);
+  EXPECT_TRUE(Orders(Order::kRestore).empty());
+  FoundOnDisk(30, "30");
+  EXPECT_EQ(Orders(Order::kCheck).size(), 2U);
+}
+
 TEST_F(DoubtedSavesTest, AfterTwoLivesWithoutAStepTheSaveBeforeOnStorageIsRestored) {
   DoubtMemory();
   EXPECT_THAT(job_.Records("checkpoint-doubted"),

@@ -149,7 +149,8 @@ class Stepper {
         if (live) OnRestoreAsked(session, report.dir(), report.restore_asked());
         return;
       case v1::CheckpointReport::kFound:
-        if (live) OnFound(report.dir(), report.found());
+        // By the one who was asked: what is there decides what all go on from.
+        if (live && session == s_.members.front().session) OnFound(report.dir(), report.found());
         return;
       case v1::CheckpointReport::kChecked:
         if (live) OnChecked(session, report.dir(), report.checked());
