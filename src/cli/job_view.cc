@@ -235,7 +235,7 @@ StatusOr<v1::LetInReply> LetNodeIn(const JobQuery& query, const std::string& nod
     found = TokenOf(env, query.state_dir);
   }
   PHX_ASSIGN_OR_RETURN(const std::string token, std::move(found));
-  PHX_ASSIGN_OR_RETURN(const wire::Credentials credentials, CredentialsOf(env, token, wire::Role::kAgent));
+  PHX_ASSIGN_OR_RETURN(const wire::Credentials credentials, CredentialsOf(env, token, wire::Role::kOperator));
   PHX_ASSIGN_OR_RETURN(AdminClient client, AdminClient::To(address, query.job, credentials));
   return client.LetIn(node);
 }

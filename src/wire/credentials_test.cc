@@ -185,6 +185,7 @@ TEST_F(CredentialFilesTest, WhatCannotBeUsedIsNamed) {
 
 TEST(Roles, ATypoGivesNoRights) {
   EXPECT_EQ(RoleOfUri("phalanx:role/viewer"), Role::kViewer);
+  EXPECT_EQ(RoleOfUri("phalanx:role/operator"), Role::kOperator);
   EXPECT_EQ(RoleOfUri("phalanx:role/viewr"), Role::kUnknown);
   EXPECT_EQ(RoleOfUri("phalanx:role/"), Role::kUnknown);
   EXPECT_EQ(RoleOfUri("spiffe://site/phalanx"), std::nullopt);

@@ -40,7 +40,7 @@ constexpr size_t kNameBytes = 8;
 constexpr size_t kScalarBytes = 48;  // half as many again as the group's order: no number is likelier than another
 constexpr int kSerialBytes = 16;
 constexpr size_t kMaxFileBytes = 1 << 20;
-constexpr std::array kRoles = {Role::kMaster, Role::kAgent, Role::kViewer, Role::kPlatform};
+constexpr std::array kRoles = {Role::kMaster, Role::kAgent, Role::kViewer, Role::kOperator, Role::kPlatform};
 
 template <auto kFree>
 struct Freer {
@@ -302,6 +302,8 @@ std::string_view NameOf(Role role) {
       return "agent";
     case Role::kViewer:
       return "viewer";
+    case Role::kOperator:
+      return "operator";
     case Role::kPlatform:
       return "platform";
     case Role::kUnknown:

@@ -11,8 +11,9 @@
 
 namespace phalanx::wire {
 
-// kUnknown: a certificate names one that nobody knows; its holder may do nothing.
-enum class Role { kMaster, kAgent, kViewer, kPlatform, kUnknown };
+// kOperator: changes a job by commands (LetIn), beside what a viewer does. kUnknown: a certificate names one that
+// nobody knows; its holder may do nothing.
+enum class Role { kMaster, kAgent, kViewer, kOperator, kPlatform, kUnknown };
 
 // As certificates name it. Pure.
 std::string_view NameOf(Role role);

@@ -35,15 +35,16 @@ std::string Shown(const std::string& text, size_t bytes_max = 64) {
 }
 
 Sentence CheckIdentity(const JobState& state, const v1::Hello& hello) {
+  // First: who does not know the job's id learns nothing of it.
+  if (!state.IsCalled(hello.job_id())) {
+    return fmt::format("this master serves another job than '{}': check --rdzv-id and --rdzv-endpoint",
+                       Shown(hello.job_id()));
+  }
   if (hello.protocol_version() != wire::kProtocolVersion) {
     return fmt::format(
         "this master speaks protocol version {} (Phalanx {}), the node version {} (Phalanx {}): install the "
         "same Phalanx on all nodes",
         wire::kProtocolVersion, PHALANX_VERSION, hello.protocol_version(), Shown(hello.software_version()));
-  }
-  if (!state.IsCalled(hello.job_id())) {
-    return fmt::format("this master serves another job than '{}': check --rdzv-id and --rdzv-endpoint",
-                       Shown(hello.job_id()));
   }
   return std::nullopt;
 }

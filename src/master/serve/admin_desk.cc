@@ -56,7 +56,7 @@ grpc::Status AdminDesk::Admit(const wire::Caller& caller, const std::string& job
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "the certificate's role is unknown");
   }
   if (!job_id.empty() && job_id != job_id_) {
-    return grpc::Status(grpc::StatusCode::NOT_FOUND, fmt::format("this master serves job '{}'", job_id_));
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "this master serves another job than the one that was asked for");
   }
   return grpc::Status::OK;
 }
@@ -138,9 +138,9 @@ grpc::Status AdminDesk::AnswerLetIn(const wire::Caller& caller, const v1::LetInR
                                     Instant now) {
   grpc::Status allowed = Admit(caller, request.job_id());
   if (!allowed.ok()) return allowed;
-  if (caller.role == wire::Role::kViewer || caller.role == wire::Role::kPlatform) {
+  if (caller.role != wire::Role::kOperator) {
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
-                        fmt::format("the certificate's role is {}, which may look alone: one of an agent is needed",
+                        fmt::format("the certificate's role is {}: who changes the job needs one of the role operator",
                                     wire::NameOf(*caller.role)));
   }
   for (const Machine& machine : LeftOutMachines(job_.health, request.node(), now)) {

@@ -72,26 +72,27 @@ TEST_F(AdminDeskTest, RefusesWhatIsNoRequest) {
       {wire::Role::kAgent, ""}, asked, told, [](const grpc::Status& status) { EXPECT_FALSE(status.ok()); }, 10);
 }
 
-TEST_F(AdminDeskTest, LetsInWhomItKnowsForWhoMayMoreThanLook) {
+TEST_F(AdminDeskTest, LetsInWhomItKnowsForAnOperator) {
   LeaveOut(job_.health, {1, "b", "host-b", "10.0.0.2"}, "slow", /*needs_others=*/true, 60'000, 10);
   v1::LetInRequest request;
   request.set_node("b");
   v1::LetInReply reply;
-  EXPECT_EQ(desk_.AnswerLetIn({wire::Role::kViewer, ""}, request, reply, 10).error_code(),
-            grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(desk_.AnswerLetIn({std::nullopt, ""}, request, reply, 10).error_code(),
-            grpc::StatusCode::PERMISSION_DENIED);
+  using Role = wire::Role;
+  for (const std::optional<Role> role : std::initializer_list<std::optional<Role>>{
+           Role::kMaster, Role::kAgent, Role::kViewer, Role::kPlatform, Role::kUnknown, std::nullopt}) {
+    EXPECT_EQ(desk_.AnswerLetIn({role, ""}, request, reply, 10).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  }
   EXPECT_EQ(reply.nodes_size(), 0);
   for (const char* name : {"b", "host-b", "10.0.0.2"}) {
     reply.Clear();
     request.set_node(name);
-    EXPECT_TRUE(desk_.AnswerLetIn({wire::Role::kAgent, ""}, request, reply, 10).ok());
+    EXPECT_TRUE(desk_.AnswerLetIn({Role::kOperator, ""}, request, reply, 10).ok());
     ASSERT_EQ(reply.nodes_size(), 1) << name;
     EXPECT_EQ(reply.nodes(0), "b");
   }
   reply.Clear();
   request.set_node("c");
-  EXPECT_TRUE(desk_.AnswerLetIn({wire::Role::kAgent, ""}, request, reply, 10).ok());
+  EXPECT_TRUE(desk_.AnswerLetIn({Role::kOperator, ""}, request, reply, 10).ok());
   EXPECT_EQ(reply.nodes_size(), 0);
   ASSERT_EQ(reply.left_out_size(), 1);
   EXPECT_EQ(reply.left_out(0).node(), "b");

@@ -49,7 +49,7 @@ grpc::Status PlatformDesk::Admit(const v1::PlatformMessage& first) const {
   using grpc::StatusCode;
   if (!first.has_hello()) return grpc::Status(StatusCode::INVALID_ARGUMENT, "the first message is to be a hello");
   if (!first.hello().job_id().empty() && first.hello().job_id() != job_id_) {
-    return grpc::Status(StatusCode::NOT_FOUND, fmt::format("this master serves job '{}'", job_id_));
+    return grpc::Status(StatusCode::NOT_FOUND, "this master serves another job than the one that was asked for");
   }
   if (job_.candidacy) return grpc::Status(StatusCode::UNAVAILABLE, "this master is not elected yet");
   if (job_.moved_to) {
