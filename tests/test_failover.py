@@ -2,20 +2,22 @@
 
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
 
 import pytest
+import share
 from harness import command_path, name_of, wait_ends
 
 FLAGS = ["--max-restarts=0"]  # so that any loss that was counted as a failure would end the job
 HOSTS_IT = "the job's master is at ([^ ]+) now"
 
 
-def start(job, nodes, script="light_steps.py"):
+def start(job, nodes, script="light_steps.py", env=None):
     """The first node is there first, and so hosts the master: on one machine every address is everybody's."""
-    of_all = {"nnodes": f"1:{nodes}", "flags": FLAGS}
+    of_all = {"nnodes": f"1:{nodes}", "flags": FLAGS, "env": env}
     started = [job.node(0, script, **of_all)]
     alone = job.wait_world(1)
     started += [job.node(index, script, **of_all) for index in range(1, nodes)]
@@ -44,9 +46,10 @@ def hosts_it(nodes):
     return host
 
 
-def test_the_masters_node_is_killed_and_then_the_next_one(job):
+@pytest.mark.parametrize("env", [None, {"PHALANX_TOKEN": secrets.token_hex(16)}], ids=["open", "a token"])
+def test_the_masters_node_is_killed_and_then_the_next_one(job, env):
     """Three nodes go on as two, and then as one. The first comes back, and is sent on."""
-    nodes, life = start(job, 3)
+    nodes, life = start(job, 3, env=env)
     kill(job, nodes[0])
     life = job.wait_world(2, after=life)
     host = hosts_it(nodes[1:])
@@ -54,12 +57,20 @@ def test_the_masters_node_is_killed_and_then_the_next_one(job):
     kill(job, host)
     life = job.wait_world(1, after=life)
     assert job.node_of(0, life) is last
-    back = job.node(0, "light_steps.py", nnodes="1:3", flags=FLAGS)
+    back = job.node(0, "light_steps.py", nnodes="1:3", flags=FLAGS, env=env)
     life = job.wait_world(2, after=life)
     assert {job.node_of(rank, life) for rank in range(2)} == {last, back}
     job.stop()
     assert [last.wait(), back.wait()] == [0, 0], job.story()
     assert "restart 1" not in last.stderr
+
+
+def test_a_node_with_too_few_ports_says_that_it_cannot_host_the_master(job):
+    first = next(port for port in iter(share.free_port, None) if port % share.PORTS_EACH < share.PORTS_EACH - 3)
+    few = f"--port-range={first}-{first + 3}"
+    node = job.node(0, "light_steps.py", "--steps=3", nnodes="1:2", flags=[*FLAGS, few])
+    assert node.wait() == 0, job.story()
+    assert f"this node cannot host the job's master: {few} has 4 ports, which its stores need" in node.stderr
 
 
 @pytest.mark.parametrize("is_candidate", [True, False], ids=["to be elected", "the job's"])
@@ -101,6 +112,8 @@ def test_the_masters_node_is_cut_off_and_comes_back(make_network, make_job):
     job = make_job(make_network(3))
     job.endpoint_host = job.network.address(0)
     nodes, life = start(job, 3)
+    assert f"the job is open: whoever reaches {job.network.address(0)}" in nodes[0].stderr
+    assert all("the job is open" not in node.stderr for node in nodes[1:])
     job.network.pull(0)
     life = job.wait_world(2, after=life)
     assert hosts_it(nodes[1:]) is not nodes[0]

@@ -251,19 +251,26 @@ Status NodeAgent::PrepareAddress(const std::string& master_host, uint16_t master
 
 // Where this node would host the job's master; and where its kernel says whether it lives. A node without does not.
 void NodeAgent::ReserveMastersPlace() {
-  if (config_.tls.given() && !CheckMastersCertificate(config_).ok()) return;
+  const auto cannot = [this](const std::string& why) {
+    Warn(fmt::format("this node cannot host the job's master: {}", why));
+  };
+  if (config_.tls.given()) {
+    if (const Status fits = CheckMastersCertificate(config_); !fits.ok()) return cannot(Message(fits));
+  }
   const int ports = config_.port_range_last - config_.port_range_first + 1;
-  if (config_.port_range_first != 0 && ports < kLeastPortsToHost) return;  // the stores need them
+  if (config_.port_range_first != 0 && ports < kLeastPortsToHost) {
+    return cannot(fmt::format("--port-range={}-{} has {} ports, which its stores need; {} are enough for both",
+                              config_.port_range_first, config_.port_range_last, ports, kLeastPortsToHost));
+  }
   // The endpoint's number, where it is not this machine that is to have it: who dials a name of several machines later
   // finds the master wherever it is by then.
   const bool is_endpoint = IsLocalAddress(HostsAddress({master_addresses_.begin(), master_addresses_.end()}));
   auto place = ReservedPort::Take(address_, is_endpoint ? 0 : config_.endpoint_port, config_.port_range_first,
                                   config_.port_range_last);
-  if (!place.ok()) return Warn(fmt::format("this node cannot host the job's master: {}", Message(place.status())));
+  if (!place.ok()) return cannot(Message(place.status()));
   StatusOr<std::unique_ptr<PresencePort>> presence =
       PresencePort::Open(loop_, address_, node_id_, config_.port_range_first, config_.port_range_last);
-  if (!presence.ok())
-    return Warn(fmt::format("this node cannot host the job's master: {}", Message(presence.status())));
+  if (!presence.ok()) return cannot(Message(presence.status()));
   successor_place_ = *std::move(place);
   presence_ = *std::move(presence);
 }

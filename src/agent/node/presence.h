@@ -26,12 +26,14 @@ class PresencePort {
 
  private:
   PresencePort(EventLoop& loop, Fd socket, uint16_t port, std::string node_id);
+  void Listen();
   void Accept();
 
   EventLoop& loop_;
   const Fd socket_;
   const uint16_t port_;
   const std::string node_id_;
+  EventLoop::TimerId again_;
 };
 
 }  // namespace phalanx::agent
