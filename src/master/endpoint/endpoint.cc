@@ -11,6 +11,7 @@ namespace {
 
 // A scanner, or a rank that knocks again and again, must not fill the disk.
 constexpr uint64_t kRefusalsTold = 32;
+constexpr int64_t kRefusalsWithinMs = 60'000;
 
 void GiveTo(grpc::experimental::ExternalConnectionAcceptor& acceptor, Fd fd) {
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -51,9 +52,14 @@ Status Endpoint::Start() {
 
 void Endpoint::Refused(const std::string& sentence) {
   refusals_.Add(sentence);
-  if (!verbose_ && ++refusals_told_ > kRefusalsTold) return;
-  const bool last = !verbose_ && refusals_told_ == kRefusalsTold;
-  Log(LogLevel::kInfo, "endpoint", {{"what", sentence + (last ? "; others are not told" : "")}});
+  const Instant now = MonotonicMs();
+  if (verbose_ && now - refusals_since_ >= kRefusalsWithinMs) {
+    refusals_since_ = now;
+    refusals_told_ = 0;
+  }
+  if (++refusals_told_ > kRefusalsTold) return;
+  const char* last = verbose_ ? "; others within this minute are not told" : "; others are not told";
+  Log(LogLevel::kInfo, "endpoint", {{"what", sentence + (refusals_told_ == kRefusalsTold ? last : "")}});
 }
 
 void Endpoint::OnStore(uint64_t epoch, const std::string& ip, uint32_t port) {

@@ -73,7 +73,8 @@ class Endpoint {
   bool all_let_in_ = false;
   EndpointWorld world_;
   Refusals refusals_;
-  uint64_t refusals_told_ = 0;       // the door's thread only
+  uint64_t refusals_told_ = 0;  // the door's thread only, as is when the first of them was
+  Instant refusals_since_ = 0;
   std::unique_ptr<FrontDoor> door_;  // last: its thread ends before what it uses goes
 };
 
