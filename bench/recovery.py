@@ -46,7 +46,7 @@ def one_job(results, details, launcher, shape, options):
     job = Job(launcher, nodes, nproc, flags=["--max-restarts=100"])
     try:
         life, _ = job.wait_whole_life(limit_s=120)
-        for _ in range(options.kills if launcher.name == "phalanx-run" else min(options.kills, PEERS_KILLS)):
+        for _ in range(options.kills if launcher.name.startswith("phalanx-run") else min(options.kills, PEERS_KILLS)):
             job.settle(life, options.settle)
             phases, new_life = kill_once(job, life, options.limit)
             lost = new_life - life - 1
@@ -69,7 +69,9 @@ def main():
     parser.add_argument("--kills", type=count, default=5, help=f"in each round; peers at most {PEERS_KILLS}")
     parser.add_argument("--settle", type=amount, default=2.0, help="seconds of training before each kill")
     parser.add_argument("--limit", type=amount, default=60.0, help="seconds after which a launcher is cut")
-    parser.add_argument("--who", type=names(BY_NAME), default="phalanx,torchrun,torchrun-own-store,dlrover")
+    parser.add_argument(
+        "--who", type=names(BY_NAME), default="phalanx,phalanx-token,torchrun,torchrun-own-store,dlrover"
+    )
     parser.add_argument("--json")
     options = parser.parse_args()
     launchers = [BY_NAME[name]() for name in options.who]

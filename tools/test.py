@@ -43,6 +43,7 @@ LONG_KILLS = 1_000
 LONG_FUZZ_S = 60
 LONG_CHAOS_S = 300
 LONG_SEEDS = 20_000
+LONG_SUCCESSIONS = 10_000
 # Of one pytest. Each test has a limit of its own; this one is for what hangs between them.
 LIMIT_S = 3 * 3600
 LONG_LIMIT_S = 24 * 3600
@@ -230,8 +231,12 @@ def run_long(tests):
 
 def run_simulation(seed):
     """Seeds that no run before had; a failing one prints its story and how to repeat it."""
-    status = run([BUILD / "bin" / "phalanx-sim", "--seeds", str(LONG_SEEDS), "--from", str(seed)])
-    return Result(passed=1) if status == 0 else Result(failed=[f"simulation: {LONG_SEEDS} seeds from {seed}"])
+    result = Result()
+    for worlds, seeds in (([], LONG_SEEDS), (["--succession"], LONG_SUCCESSIONS)):
+        status = run([BUILD / "bin" / "phalanx-sim", *worlds, "--seeds", str(seeds), "--from", str(seed)])
+        told = f"simulation: {' '.join([*worlds, str(seeds)])} seeds from {seed}"
+        result.add(Result(passed=1) if status == 0 else Result(failed=[told]))
+    return result
 
 
 def keep_times(tests, mode, began):

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent
 DLROVER = "dlrover[k8s]==0.6.1"
 PROTOBUF = "protobuf"  # its gRPC messages need it; the extra forgets it
+WITH_TOKEN = "phalanx-run, with a token"
 TRANSFORMERS = "transformers==5.23.0"
 DEEPSPEED = "deepspeed==0.16.5"
 DEEPSPEED_SHA256 = "29e007a2bdafb1431b7a021126dace0126ce53c57eb79db1ba85a1484c0b770e"
@@ -53,6 +54,11 @@ def phalanx_with_master():
     budget = "--max-restarts=100"  # its flags count, not the nodes'
     hosted = ("--rdzv-backend=c10d", "--rdzv-conf=is_host=0")
     return dataclasses.replace(ours, several=hosted, service=(master, *place, budget))
+
+
+def phalanx_with_token():
+    """All that agents and master say is encrypted, and both have proved themselves. Of one node that is so anyway."""
+    return dataclasses.replace(phalanx(), name=WITH_TOKEN, environment=(("PHALANX_TOKEN", "the-token-of-a-benchmark"),))
 
 
 def torchrun():
@@ -141,5 +147,11 @@ def site_packages(environment):
     return next((environment / "lib").glob("python3*")) / "site-packages"
 
 
-BY_NAME = {"phalanx": phalanx, "torchrun": torchrun, "torchrun-own-store": torchrun_own_store, "dlrover": dlrover}
+BY_NAME = {
+    "phalanx": phalanx,
+    "phalanx-token": phalanx_with_token,
+    "torchrun": torchrun,
+    "torchrun-own-store": torchrun_own_store,
+    "dlrover": dlrover,
+}
 BOUNDS = {"forked": forked}  # not launchers: what none of them can be faster than

@@ -62,7 +62,10 @@ class Results:
     def finished_rows(self):
         """The rows with median, low, high, and the ratio to phalanx-run's median of the same thing. A ratio of fewer
         samples than ENOUGH would say more than was measured: there is none."""
-        ours = {row["what"]: row for row in self.rows.values() if row["who"].startswith("phalanx")}
+        ours = {}
+        for row in self.rows.values():
+            if row["who"].startswith("phalanx"):
+                ours.setdefault(row["what"], row)
         for row in self.rows.values():
             known = [value for value in row["samples"] if value is not None]
             median = self.median(row)
