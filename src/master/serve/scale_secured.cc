@@ -1,6 +1,6 @@
+#include <grpc/support/time.h>
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -40,7 +40,8 @@ class Call final : public std::enable_shared_from_this<Call> {
  private:
   class Ended final : public wire::Operation {
    public:
-    Ended(std::shared_ptr<Call> call, std::function<void(bool)> then) : call_(std::move(call)), then_(std::move(then)) {}
+    Ended(std::shared_ptr<Call> call, std::function<void(bool)> then)
+        : call_(std::move(call)), then_(std::move(then)) {}
     void Done(bool ok) override {
       const std::unique_ptr<Ended> self(this);
       then_(ok);
@@ -62,7 +63,9 @@ class Call final : public std::enable_shared_from_this<Call> {
     if (speaker_ != nullptr) speaker_->OnOpen();
   }
 
-  void Read() { stream_->Read(&incoming_, Tag([this](bool ok) { OnRead(ok); })); }
+  void Read() {
+    stream_->Read(&incoming_, Tag([this](bool ok) { OnRead(ok); }));
+  }
   void OnRead(bool ok) {
     if (!ok) return AskWhy();
     if (speaker_ != nullptr) speaker_->OnMessage(incoming_);
@@ -70,7 +73,9 @@ class Call final : public std::enable_shared_from_this<Call> {
     Read();
   }
 
-  void Write() { stream_->Write(outgoing_.front(), Tag([this](bool ok) { OnWritten(ok); })); }
+  void Write() {
+    stream_->Write(outgoing_.front(), Tag([this](bool ok) { OnWritten(ok); }));
+  }
   void OnWritten(bool ok) {
     outgoing_.pop_front();
     if (ok && !outgoing_.empty()) Write();
@@ -132,8 +137,7 @@ class Secured final : public ScaleNetwork {
   void Serve(int64_t wait_ms) override {
     void* tag = nullptr;
     bool ok = false;
-    const auto until = std::chrono::system_clock::now() + std::chrono::milliseconds(wait_ms);
-    if (queue_.AsyncNext(&tag, &ok, until) == grpc::CompletionQueue::GOT_EVENT) {
+    if (queue_.AsyncNext(&tag, &ok, gpr_time_from_millis(wait_ms, GPR_TIMESPAN)) == grpc::CompletionQueue::GOT_EVENT) {
       static_cast<wire::Operation*>(tag)->Done(ok);
     }
   }
