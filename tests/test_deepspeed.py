@@ -91,7 +91,7 @@ def zero_job(job, version, path, nproc, flags=()):
         "--max-restarts=0",
     ]
     command = [str(venv / "bin" / "phalanx-run")]
-    job.run(*flags, WORKLOADS / "zero.py", path, 3, command=command, env={"DS_ACCELERATOR": "cpu"})
+    job.run(*flags, WORKLOADS / "zero.py", path, 3, command=command, env=deepspeeds.ON_CPU)
     return job
 
 
@@ -132,7 +132,7 @@ def outcomes(version, when, asked, folder):
         folder / "c.json",
     ]
     text = "".join(f"{json.dumps(one)}\n" for one in asked)
-    env = {**clean_environment(), "DS_ACCELERATOR": "cpu", "WORLD_SIZE": "1"}
+    env = {**clean_environment(), **deepspeeds.ON_CPU, "WORLD_SIZE": "1"}
     done = subprocess.run(command, input=text, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
     return [json.loads(line[len("outcome ") :]) for line in done.stdout.splitlines() if line.startswith("outcome ")]

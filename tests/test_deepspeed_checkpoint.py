@@ -49,7 +49,7 @@ def start(job, directory, stage, version, *arguments, nproc=2, flags=("--max-res
     for argument in arguments:
         another = ["--then", f"--dir={argument}", f"--stage={stage}"]
         line += another if isinstance(argument, Path) else [argument]
-    env = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": dlrover_jobs.COMPAT}
+    env = {**deepspeeds.ON_CPU, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": dlrover_jobs.COMPAT}
     return job.run(*line, command=command, env=env)
 
 
@@ -98,7 +98,7 @@ sys.argv = arguments
 
 def run_python(version, *line):
     command = [environment(version) / "bin" / "python", *line]
-    env = {**clean_environment(), "DS_ACCELERATOR": "cpu"}
+    env = {**clean_environment(), **deepspeeds.ON_CPU}
     ended = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=env)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 

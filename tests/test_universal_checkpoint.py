@@ -13,7 +13,7 @@ from harness import WORKLOADS, clean_environment
 from phalanx.checkpoint.universal import Refused, whole, zero
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
-from test_deepspeed_checkpoint import COMPARE, END_S, NEW, OLD, done, environment, run_python, start, states
+from test_deepspeed_checkpoint import COMPARE, END_S, NEW, OLD, deepspeeds, done, environment, run_python, start, states
 
 KINDS = [(stage, version) for version in (OLD, NEW) for stage in (1, 2, 3)]
 
@@ -107,7 +107,7 @@ class Commands:
 
     def __init__(self, version):
         command = [environment(version) / "bin" / "python", "-c", COMMANDS]
-        env = {**clean_environment(), "DS_ACCELERATOR": "cpu"}
+        env = {**clean_environment(), **deepspeeds.ON_CPU}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen([str(part) for part in command], env=env, **pipes)
 

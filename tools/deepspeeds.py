@@ -17,6 +17,9 @@ from tools.venv import locked  # noqa: E402
 FOLDER = ROOT / "build" / "deepspeeds"
 # The one that ms-swift's guide names, the last one with elasticity, the newest.
 VERSIONS = ("0.16.5", "0.19.7", "0.19.8")
+# Of a process that trains without a device. What newer ones have torch compile at an import that nobody asked for (an
+# optimizer, deepspeed/runtime/zero/muon) takes two seconds of a processor, before anything is tested.
+ON_CPU = {"DS_ACCELERATOR": "cpu", "TORCHDYNAMO_DISABLE": "1"}
 REQUIREMENTS = """\
 deepspeed=={}
 einops==0.8.2
