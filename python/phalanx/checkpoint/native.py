@@ -7,7 +7,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint3
 
 from phalanx._library import load
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 NO_SLOT, NO_ROOM, STALE, BUSY, BROKEN = -1, -2, -3, -4, -5
 LATER, NOW, FILLED = 0, 1, 2
 COPYING, SEALED, CHANGED, LATE, NOTHING = 0, 1, 2, 3, 4
@@ -46,6 +46,7 @@ class Save(ctypes.Structure):
         ("file_bytes", c_uint64),
         ("threads", c_int),
         ("verify", c_int),
+        ("consent", c_int),
         ("notify_fd", c_int),
         ("notify", c_char_p),
         ("notify_bytes", c_uint64),

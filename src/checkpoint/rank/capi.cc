@@ -50,7 +50,7 @@ std::string CheckFile(const char* path) {
 
 }  // namespace
 
-uint32_t phx_ckpt_abi_version() { return 8; }
+uint32_t phx_ckpt_abi_version() { return 9; }
 
 phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size) {
   phalanx::checkpoint::CountForks();

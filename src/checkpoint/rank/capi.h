@@ -48,6 +48,7 @@ typedef struct {
   uint64_t file_bytes; /* of the plan; the slots must have that size */
   int threads;         /* copiers; 0: all but filled records is copied before phx_ckpt_begin returns */
   int verify;    /* read all sources once more behind the last that is copied, and seal only if they are the same */
+  int consent;   /* behind the last byte that is copied, wait for phx_ckpt_filled, also where no record is filled */
   int notify_fd; /* gets `notify` by one send as soon as the image is sealed; -1: nothing is sent */
   const void* notify;
   uint64_t notify_bytes;
@@ -99,7 +100,7 @@ typedef struct {
   uint64_t bytes;            /* of all records */
 } phx_ckpt_outcome;
 
-PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 8 */
+PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 9 */
 
 /* Opens `control-<l>`; its folder has the slots. Null, with the reason, where that cannot be. */
 PHX_CKPT_API phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size);
@@ -121,13 +122,14 @@ PHX_CKPT_API int phx_ckpt_begin_framed(phx_ckpt* ckpt, const phx_ckpt_save* save
                                        char* error, size_t error_size);
 /* Where the slot's file begins in memory, good until a phx_ckpt_map or phx_ckpt_begin that finds other files. */
 PHX_CKPT_API void* phx_ckpt_slot_data(phx_ckpt* ckpt, int slot);
-/* The bytes of all filled records are in the slot. */
+/* The bytes of all filled records are in the slot, and what the caller watches tells of no write: the image may be
+ * sealed. */
 PHX_CKPT_API void phx_ckpt_filled(phx_ckpt* ckpt);
 /* The caller has found that this record's source was written while it was copied: PHX_CKPT_CHANGED comes of it, unless
  * the image is sealed. */
 PHX_CKPT_API void phx_ckpt_give_up(phx_ckpt* ckpt, uint64_t record);
 
-/* Blocks until the image is sealed or given up, and so no source is read any more. Only where filled records are still
+/* Blocks until the image is sealed or given up, and so no source is read any more. Only where phx_ckpt_filled is still
  * missing it returns with PHX_CKPT_COPYING: all other records are copied then, and where phx_ckpt_save.verify is set
  * their sources are read once more behind phx_ckpt_filled. */
 PHX_CKPT_API int phx_ckpt_wait_copied(phx_ckpt* ckpt, phx_ckpt_outcome* outcome);

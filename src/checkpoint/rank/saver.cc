@@ -112,6 +112,7 @@ int Saver::Begin(const phx_ckpt_save& save, const phx_ckpt_frame* frame, std::st
   copied_chunks_ = chunks_.size();
   QueueChunks(save, PHX_CKPT_FILLED);
   compare_ = save.verify != 0;
+  consent_ = save.consent != 0 || copied_chunks_ != chunks_.size();
   const std::optional<uint64_t> changed = CopyNow(save, threads == 0);
 
   MutexLock lock(mutex_);
@@ -354,7 +355,7 @@ void Saver::OnPhaseDone() {
 }
 
 void Saver::OnCopied() {
-  if (filled_ || copied_chunks_ == chunks_.size()) return OnAllCopied();
+  if (filled_ || !consent_) return OnAllCopied();
   phase_ = Phase::kAwaitingFill;
   changed_.WakeAll();
 }

@@ -104,6 +104,7 @@ class Saver {
   std::vector<uint32_t> crc32_;
   int workers_max_ = 0;
   bool compare_ = false;
+  bool consent_ = false;  // the caller is waited for before the second look
   int64_t began_ns_ = 0;
 
   // Guarded by the mutex.

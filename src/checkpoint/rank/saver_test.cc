@@ -343,6 +343,27 @@ TEST_F(SaverTest, SealsNothingThatTheCallerGivesUp) {
   }
 }
 
+TEST_F(SaverTest, SealsNothingWithoutConsentWhereThatIsAskedFor) {
+  for (const int threads : {0, 3}) {
+    phx_ckpt_save save = Save(7 + threads, threads);
+    save.consent = 1;
+    save.verify = 1;
+    ASSERT_GE(Begin(save), 0) << error_.data();
+    EXPECT_EQ(Wait().state, PHX_CKPT_COPYING);
+    phx_ckpt_give_up(ckpt_, 3);
+    phx_ckpt_filled(ckpt_);
+    const phx_ckpt_outcome outcome = Wait();
+    EXPECT_EQ(outcome.state, PHX_CKPT_CHANGED);
+    EXPECT_EQ(outcome.differing_record, 3);
+    const int slot = Begin(save);
+    ASSERT_GE(slot, 0) << error_.data();
+    EXPECT_EQ(Wait().state, PHX_CKPT_COPYING);
+    phx_ckpt_filled(ckpt_);
+    EXPECT_EQ(Wait().state, PHX_CKPT_SEALED);
+    ExpectSaved(slot, save.step);
+  }
+}
+
 TEST_F(SaverTest, IsBusyUntilTheLastSaveIsOver) {
   when_[0] = PHX_CKPT_FILLED;
   EXPECT_GE(Begin(Save(1, 1)), 0) << error();

@@ -15,9 +15,9 @@ _CUT_OFF = "its copy was cut off"
 class Flight:
     """A copy under way. It keeps all memory alive that is read.
 
-    Of a copy from devices a thread of its own queues what save() has left, waits for them, and hands over to the native
-    side: nobody else has to come by until the image is sealed. It alone does so: a signal handler that waits within
-    another's wait waits, too.
+    A thread of its own waits for what is copied later, asks the alarms behind that, and hands over to the native side,
+    which seals nothing before: nobody else has to come by until the image is sealed. Of a copy from devices it queues
+    what save() has left, too. It alone does so: a signal handler that waits within another's wait waits, too.
     """
 
     def __init__(self, handle, image, alarms, began_ns, state, copies=None, is_host_later=False):
@@ -31,32 +31,31 @@ class Flight:
         self.is_by_the_script = True  # what gives it away, and the script may do so again
         self._alarms = alarms  # overlap.Alarms, or None where nothing is copied later
         self._lock = threading.RLock()  # of the alarms
+        self._thread = None
         self._copies, self._is_host_later = copies, is_host_later
-        self.landed = threading.Event()  # no device writes to the slot any more
-        if copies is None:
+        self.landed = threading.Event()  # no device writes to the slot any more, and the alarms were asked
+        if copies is None and alarms is None:
             self.landed.set()
 
     def begin(self, slots):
-        if self._copies is None:
+        if self.landed.is_set():
             return
-        thread = threading.Thread(target=self._land_in_thread, args=(slots,), name="phalanx-copies", daemon=True)
+        self._thread = threading.Thread(target=self._land_in_thread, args=(slots,), name="phalanx-copies", daemon=True)
         try:
-            thread.start()
+            self._thread.start()
         except RuntimeError:  # this process may have no more threads
             self._land(slots)
-        except BaseException:  # of a signal handler: whoever waits for it must not wait for ever
-            if thread.ident is None:
-                self._copies.end()
-                slots.give_up(0)
-                self.landed.set()
-            raise
+
+    def cut_off(self):
+        """In the place of begin(), or where that was cut off: whoever waits for it must not wait for ever."""
+        if self._thread is None or self._thread.ident is None:
+            self._end_copies()
+            self.landed.set()
 
     def protect(self, slots):
         """Behind this call the sources may be changed: by the caller, and by what it queues on its CUDA streams. The
         outcome so far."""
-        if self._copies is None:
-            return slots.wait_copied()
-        if self._is_host_later:
+        if self._copies is None or self._is_host_later:
             # What the host copied is looked at again behind what devices have copied, so all of it is waited for here.
             return self.wait(slots)
         self._copies.fence()
@@ -69,10 +68,9 @@ class Flight:
     def wait(self, slots, until_ns=None):
         """Waits for the end of the copy: the outcome is final, but for COPYING where time.monotonic_ns() came to
         `until_ns` before."""
-        if self._copies is not None:
-            left_s = None if until_ns is None else max(0, until_ns - time.monotonic_ns()) / 1e9
-            if not self.landed.wait(left_s):
-                return native.Outcome(state=native.COPYING)
+        left_s = None if until_ns is None else max(0, until_ns - time.monotonic_ns()) / 1e9
+        if not self.landed.wait(left_s):
+            return native.Outcome(state=native.COPYING)
         return slots.wait_copied(until_ns)
 
     def release(self):
@@ -80,8 +78,8 @@ class Flight:
             self.hooks.remove()
 
     def look_for_alarms(self):
-        """The number of a record that was perhaps torn, or None; `changed` says why. To be asked before what they watch
-        changes: once."""
+        """The number of a record that was perhaps torn, or None; `changed` says why. To be asked behind the last byte
+        that is copied, and before a step changes what they watch: once. What is written behind that is no alarm."""
         with self._lock:
             alarms, self._alarms = self._alarms, None
             changed = alarms.what_changed() if alarms is not None else None
@@ -97,7 +95,8 @@ class Flight:
 
     def _land_in_thread(self, slots):
         try:
-            self._copies.enter_thread()
+            if self._copies is not None:
+                self._copies.enter_thread()
         except RuntimeError:
             pass  # what is queued from here says so, too
         self._land(slots)
@@ -107,9 +106,12 @@ class Flight:
         tells the native side that what devices have copied is there, or that it is not proven."""
         failed, differing = _CUT_OFF, None
         try:
-            self._copies.go_on(slots.wait_copied if self._is_host_later else lambda: None)
-            self._copies.wait()
-            differing = self._copies.land()
+            if self._copies is None:
+                slots.wait_copied()
+            else:
+                self._copies.go_on(slots.wait_copied if self._is_host_later else lambda: None)
+                self._copies.wait()
+                differing = self._copies.land()
             failed = None
         except torch.cuda.OutOfMemoryError:
             failed = _NO_MEMORY
@@ -117,10 +119,14 @@ class Flight:
             failed = f"{_CUT_OFF}: {error}"
         finally:
             try:
-                self._copies.end()
+                self._end_copies()
                 self._settle(slots, failed, differing)
             finally:
                 self.landed.set()
+
+    def _end_copies(self):
+        if self._copies is not None:
+            self._copies.end()
 
     def _settle(self, slots, failed, differing):
         if failed is not None and self.changed is None:

@@ -191,8 +191,6 @@ class Writer:
     def _begin(self, handle, expanded, image, began_ns):
         later, alarms, why = self._choose(expanded, image)
         on_device = self._copier.records_of(image)
-        if self._proves and not on_device:
-            alarms = None  # the second look at the memory itself says more
         not_pinned = self._pin() if on_device else None
         when = bytearray([native.NOW]) * len(image.storages)
         for index in later:
@@ -203,21 +201,29 @@ class Writer:
         save = self._request(handle, image, when)
         save.threads = copy_threads(self._here) if overlapping else 0
         save.verify = int(self._proves)
+        save.consent = int(alarms is not None)
         slot = self._slots.begin(save, image.native_frame(self._plan.file_bytes, save.info))
-        handle.explain(why)
-        handle.explain(not_pinned)
-        held_ns = time.monotonic_ns() - began_ns
-        copies = None
-        if on_device:
-            # A file that the agent replaced since is mapped anew, and nobody has pinned that.
-            pinned = not_pinned is None and self._slots.changes() == self._pinned_at
-            copies = self._copy_from_devices(slot, image, on_device, set(later), pinned)
-            handle.explain(copies.why)
-        is_host_later = bool(set(later).difference(on_device))
-        current = flight.Flight(handle, image, alarms, held_ns, expanded.state, copies, is_host_later)
-        self._guard.mark(expanded.optimizers)
-        self._flight, self._held.landed = current, current.landed
-        current.begin(self._slots)
+        current = None
+        try:
+            handle.explain(why)
+            handle.explain(not_pinned)
+            held_ns = time.monotonic_ns() - began_ns
+            copies = None
+            if on_device:
+                # A file that the agent replaced since is mapped anew, and nobody has pinned that.
+                pinned = not_pinned is None and self._slots.changes() == self._pinned_at
+                copies = self._copy_from_devices(slot, image, on_device, set(later), pinned)
+                handle.explain(copies.why)
+            is_host_later = bool(set(later).difference(on_device))
+            current = flight.Flight(handle, image, alarms, held_ns, expanded.state, copies, is_host_later)
+            self._guard.mark(expanded.optimizers)
+            self._flight, self._held.landed = current, current.landed
+            current.begin(self._slots)
+        except BaseException:  # also of a signal handler: the next save must find the slot free
+            self._slots.give_up(0)
+            if current is not None:
+                current.cut_off()
+            raise
         if not overlapping:
             return self.finish()
         self._guard.armed = True
@@ -230,11 +236,7 @@ class Writer:
             (index, image.storages[index], image.pointers[index], image.sizes[index], offsets[index], index in guarded)
             for index in on_device
         ]
-        try:
-            return self._copier.copy(address, records, pinned, self._proves, self._slots.wait_copied)
-        except BaseException:  # also of a signal handler: the next save must find the slot free
-            self._slots.give_up(on_device[0])
-            raise
+        return self._copier.copy(address, records, pinned, self._proves, self._slots.wait_copied)
 
     def _request(self, handle, image, when):
         here = self._here
