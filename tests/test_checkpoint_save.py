@@ -436,6 +436,64 @@ def disk(checkpointer, step, told):
     return checkpointer.save(step, state_of(step), storage=Storage.DISK, on_stored=told)
 
 
+class Counting:
+    """A thread that counts in the first element of a tensor, and then in the last: at no moment are they further apart
+    than 1."""
+
+    def __init__(self, tensor):
+        self._first, self._last = tensor[:1].numpy(), tensor[-1:].numpy()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._count)
+
+    def _count(self):
+        while not self._stop.is_set():
+            self._first += 1
+            self._last += 1
+
+    def start(self):
+        self._thread.start()
+
+    def end(self):
+        self._stop.set()
+        self._thread.join()
+
+
+def counted_at_once(tensor):
+    return tensor.flatten()[0] - tensor.flatten()[-1] in (0, 1)
+
+
+@pytest.mark.parametrize("kind", [ddp.Checkpointer, dcp.Checkpointer])
+def test_what_is_a_ranks_own_is_whole_or_not_saved(agent, main_page, make, monkeypatch, kind):
+    """Another thread writes it until its image, which comes first, is there."""
+    agent.main, seen = main_page, torch.zeros(8 << 20, dtype=torch.int64)
+    checkpointer = make(kind)
+    owner, name = (checkpointer._own, "write") if kind is ddp.Checkpointer else (checkpointer, "_own")
+    saves = getattr(owner, name)
+
+    def save(step, counting):
+        def saves_and_ends(*arguments):
+            try:
+                return saves(*arguments)
+            finally:
+                counting.end()
+
+        monkeypatch.setattr(owner, name, saves_and_ends)
+        counting.start()
+        return checkpointer.save(step, {"w": torch.zeros(WORDS), "seen": PerRank(seen)})
+
+    for step in range(1, 4):
+        handle = save(step, Counting(seen))
+        if not handle.wait_committed():
+            assert "'seen'" in handle.why and "changed while it was copied" in handle.why, handle.why
+            continue
+        into = {"w": torch.ones(WORDS), "seen": PerRank(None)}
+        loaded = checkpointer.load()[0] if kind is ddp.Checkpointer else into
+        assert kind is ddp.Checkpointer or checkpointer.load(into) == step
+        assert counted_at_once(loaded["seen"].value)
+    monkeypatch.undo()
+    assert checkpointer.save(4, {"w": torch.zeros(WORDS), "seen": PerRank(seen)}).wait_committed()
+
+
 def test_what_became_of_a_save_on_disk_is_told_once(agent, make):
     """In a thread of its own, in the order of the saves, and while the training goes on. Nothing of it is left then."""
     checkpointer, told = make(), Told()

@@ -31,6 +31,7 @@ from phalanx.checkpoint.storage_writer import StorageWriter
 _OWN = "phalanx.rank_"  # keys of what is a rank's own
 _OWN_ROOM = 64 << 10  # random numbers at the start of an epoch come and go
 _LENGTH_BYTES = 8
+_PACKED_MAX = 3  # times that a rank's own is packed until two in a row are the same
 
 
 class Checkpointer(shared_out.Checkpointer):
@@ -140,16 +141,14 @@ class Checkpointer(shared_out.Checkpointer):
         self._plan = found
 
     def _own(self, state):
-        """{key: tensor} of what is this rank's own."""
+        """{key: tensor} of what is this rank's own. NotTogether where another thread writes it all the time."""
         own = states.own_part(state)
         if not own:
             return {}
         values = states.expand(own).state
         if self.weights_only:
             self._loadable.check(self._own_describer.describe(values).classes, values)
-        data = io.BytesIO()
-        torch.save(values, data)
-        data = data.getvalue()
+        data = _packed_whole(values)
         room = -(-(_LENGTH_BYTES + len(data) + _OWN_ROOM) // _OWN_ROOM) * _OWN_ROOM
         packed = bytearray(len(data).to_bytes(_LENGTH_BYTES, "little") + data).ljust(room, b"\0")
         return {f"{_OWN}{self._here.rank}": torch.frombuffer(packed, dtype=torch.uint8)}
@@ -296,6 +295,27 @@ class _MemoryReader(filesystem.FileSystemReader):
         if wanted:
             self.fs.paths.update(self._fetch(wanted))
         return super().read_data(plan, planner)
+
+
+# --- what is a rank's own
+
+
+def _packed(values):
+    data = io.BytesIO()
+    torch.save(values, data)
+    return data.getvalue()
+
+
+def _packed_whole(values):
+    """Packed twice to the same bytes: a moment between had all of them."""
+    data = _packed(values)
+    for _ in range(_PACKED_MAX):
+        before, data = data, _packed(values)
+        if data == before:
+            return data
+    written = [key for key, value in values.items() if _packed(value) != _packed(value)] or values
+    names = ", ".join(f"state[{key!r}]" for key in written)
+    raise peers.NotTogether(f"{names} changed while it was copied, again and again: another thread writes it")
 
 
 # --- what torch makes of modules and optimizers

@@ -18,7 +18,7 @@ class Checkpointer(checkpointer.Checkpointer):
         if not self._here.leads:
             self._writer = own(overlapping, verify)
             return
-        self._own, self._own_describer = own(False, "never"), self._new_describer()
+        self._own, self._own_describer = own(False, verify), self._new_describer()
         self._writer = self._writer_of("main", answer["main"], "ddp", slots, overlapping, verify)
 
     def _budget_of(self, page):
