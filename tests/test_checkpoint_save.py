@@ -1,5 +1,7 @@
 """Saves and restores through real slots, a real control page and a real socket. The agent is checkpoint_agent.py."""
 
+import contextlib
+import functools
 import json
 import os
 import random
@@ -27,6 +29,7 @@ from phalanx.checkpoint import (  # noqa: E402
     StoreResult,
     dcp,
     ddp,
+    files,
     native,
 )
 from phalanx.checkpoint.copying.flight import Flight  # noqa: E402
@@ -486,12 +489,74 @@ def test_what_is_a_ranks_own_is_whole_or_not_saved(agent, main_page, make, monke
         if not handle.wait_committed():
             assert "'seen'" in handle.why and "changed while it was copied" in handle.why, handle.why
             continue
-        into = {"w": torch.ones(WORDS), "seen": PerRank(None)}
-        loaded = checkpointer.load()[0] if kind is ddp.Checkpointer else into
-        assert kind is ddp.Checkpointer or checkpointer.load(into) == step
-        assert counted_at_once(loaded["seen"].value)
+        if kind is ddp.Checkpointer:
+            assert counted_at_once(checkpointer.load()[0]["seen"].value)
     monkeypatch.undo()
     assert checkpointer.save(4, {"w": torch.zeros(WORDS), "seen": PerRank(seen)}).wait_committed()
+
+
+def save_by_a_planner(checkpointer, step, state):
+    writer = checkpointer.get_storage_writer(step, Storage.MEMORY, waits=False)
+    with contextlib.suppress(torch.distributed.checkpoint.api.CheckpointException):
+        torch.distributed.checkpoint.save(state, storage_writer=writer, no_dist=True)
+    return writer.handle
+
+
+def load_into(checkpointer, step, state):
+    into = {"w": torch.zeros_like(state["w"])}
+    assert checkpointer.load(into) == step
+    return into["w"]
+
+
+def load_file(checkpointer, step, state):
+    safetensors = pytest.importorskip("safetensors.torch")
+    return safetensors.load(checkpointer.load()[0].read("a"))["w"]
+
+
+LAYOUTS = {
+    "safetensors": (
+        functools.partial(Checkpointer, layout="safetensors"),
+        Checkpointer.save,
+        lambda checkpointer, step, state: checkpointer.load()[0]["w"],
+    ),
+    "dcp": (dcp.Checkpointer, dcp.Checkpointer.save, load_into),
+    "dcp by a planner": (dcp.Checkpointer, save_by_a_planner, load_into),
+    "files": (
+        files.Checkpointer,
+        lambda checkpointer, step, state: checkpointer.save(step, {"a": files.Safetensors(state)}),
+        load_file,
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_a_tensor_with_gaps_is_whole_or_not_saved(agent, main_page, make, layout):
+    """What is copied is a copy without gaps, which nobody else writes."""
+    kind, save, load_whole = LAYOUTS[layout]
+    agent.main, counted = None if layout == "safetensors" else main_page, torch.zeros(8 << 20, dtype=torch.int64)
+    checkpointer, state = make(kind), {"w": counted.view(2048, -1).t()}
+
+    def load(step):
+        if agent.main is not None:
+            paths = {"main": agent.main.slot_path(agent.main.sealed()[step])}
+            paths["ranks"] = {"0": agent.slot_path(agent.sealed()[step])}
+            agent.restores = {"step": step, "source": "memory", "files": paths, "world_size": 1, "why": ""}
+        return load_whole(checkpointer, step, state)
+
+    for step in range(1, 3):
+        counting = Counting(counted)
+        counting.start()
+        try:
+            handle = save(checkpointer, step, state)
+        finally:
+            counting.end()
+        if handle.wait_committed():
+            assert counted_at_once(load(step)[[0, -1], [0, -1]])
+        else:
+            assert "w" in handle.why and "changed while it was copied" in handle.why, handle.why
+    handle = save(checkpointer, 3, state)
+    assert handle.wait_committed(), handle.why
+    assert torch.equal(load(3), state["w"])
 
 
 def test_what_became_of_a_save_on_disk_is_told_once(agent, make):

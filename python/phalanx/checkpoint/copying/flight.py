@@ -90,7 +90,9 @@ class Flight:
 
     def path_of(self, record):
         """What the user calls a record: the path of the first tensor in it."""
-        identity = self.image.storages[record]._cdata
+        storage = self.image.storages[record]
+        copied = getattr(storage, "copied", None)
+        identity = storage._cdata if copied is None else refuse.storage_identity(copied[0])
         return refuse.path_of_storage(self.state, identity) or f"record {record}"
 
     def _land_in_thread(self, slots):

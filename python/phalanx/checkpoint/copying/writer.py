@@ -162,7 +162,7 @@ class Writer:
         if len(optimizers) == len(expanded.optimizers):
             written += expanded.behind_steps
         records, tensors = self._guarded(image, written, others)
-        alarms = overlap.Alarms(records, tensors, image)
+        alarms = overlap.Alarms(records, tensors, image) if records else None
         return self._plan.later, alarms, why and f"copied in part before save() returned: {why}"
 
     def _guarded(self, image, written, others):
@@ -201,7 +201,7 @@ class Writer:
         save = self._request(handle, image, when)
         save.threads = copy_threads(self._here) if overlapping else 0
         save.verify = int(self._proves)
-        save.consent = int(alarms is not None)
+        save.consent = int(alarms is not None or bool(image.copies))
         slot = self._slots.begin(save, image.native_frame(self._plan.file_bytes, save.info))
         current = None
         try:
@@ -214,6 +214,7 @@ class Writer:
                 pinned = not_pinned is None and self._slots.changes() == self._pinned_at
                 copies = self._copy_from_devices(slot, image, on_device, set(later), pinned)
                 handle.explain(copies.why)
+            self._look_at_copied(image, is_last=alarms is None and copies is None)
             is_host_later = bool(set(later).difference(on_device))
             current = flight.Flight(handle, image, alarms, held_ns, expanded.state, copies, is_host_later)
             self._guard.mark(expanded.optimizers)
@@ -229,6 +230,15 @@ class Writer:
         self._guard.armed = True
         current.hooks = self._hooks_for_loading(expanded)
         return None
+
+    def _look_at_copied(self, image, is_last):
+        """What lies in the slot of a tensor with gaps is a copy of a copy: the tensor itself is looked at again, behind
+        the copies that are made at once. `is_last`: nobody else is asked whether the image may be sealed."""
+        outdated = next((number for number, part in image.copies if part.is_outdated()), None) if self._proves else None
+        if outdated is not None:
+            self._slots.give_up(outdated)
+        if image.copies and is_last:
+            self._slots.filled()
 
     def _copy_from_devices(self, slot, image, on_device, guarded, pinned):
         offsets, address = self._plan.offsets, self._slots.slot_data(slot)

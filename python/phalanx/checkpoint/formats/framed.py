@@ -4,22 +4,44 @@ them."""
 import array
 import ctypes
 
+import torch
+
 from phalanx.checkpoint import native
 from phalanx.checkpoint.formats import plan
+
+
+_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Part:
     """A piece of a storage's memory. To those who copy and watch it looks as a storage does."""
 
-    __slots__ = ("_cdata", "_offset", "_size", "_storage", "_storage_size")
+    __slots__ = ("_cdata", "_offset", "_size", "_storage", "_storage_size", "copied")
 
-    def __init__(self, tensor):
-        """The memory of a contiguous tensor."""
+    def __init__(self, tensor, source=None):
+        """The memory of a contiguous tensor; `source`: what it was copied from, where that is another."""
+        self.copied = None if source is None else (source, tensor)
         self._storage = tensor.untyped_storage()
         self._cdata = self._storage._cdata
         self._offset = tensor.storage_offset() * tensor.element_size()
         self._size = tensor.numel() * tensor.element_size()
         self._storage_size = self._storage.nbytes()
+
+    @classmethod
+    def of(cls, tensor):
+        """The memory of any tensor: of a copy where its elements do not lie one behind the other, as they are."""
+        if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+            return cls(tensor)
+        tensor = tensor.detach()
+        return cls(_values(tensor).contiguous(), tensor)
+
+    def is_outdated(self):
+        """Whether this is a copy of something that has other bits by now. Not of a device's: that would be waited
+        for."""
+        if self.copied is None or self.device.type != "cpu":
+            return False
+        source, copy = self.copied
+        return not torch.equal(_bits(_values(source)), _bits(copy))
 
     @property
     def device(self):
@@ -37,6 +59,16 @@ class Part:
         return self._storage, self._offset
 
 
+def _values(tensor):
+    return tensor.resolve_conj().resolve_neg()
+
+
+def _bits(tensor):
+    """As whole numbers: NaN is not NaN."""
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return tensor.view(_OF_BYTES[tensor.element_size()])
+
+
 class Image:
     """As plan.Image, but laid out. Made by adding pieces in the file's order."""
 
@@ -45,6 +77,7 @@ class Image:
     def __init__(self):
         self.frame = bytearray()
         self.storages = []
+        self.copies = []  # (number, Part) of those of which the memory is a copy
         self.sizes, self.pointers = array.array("Q"), array.array("Q")
         self.record_at = array.array("Q")
         self.patches = array.array("Q")  # (place, record) after each other
@@ -67,6 +100,8 @@ class Image:
     def add_memory(self, parts):
         """The memory of the next records."""
         for part in parts:
+            if type(part) is Part and part.copied is not None:
+                self.copies.append((len(self.storages), part))
             self.storages.append(part)
             self.sizes.append(part.nbytes())
             self.pointers.append(part.data_ptr())

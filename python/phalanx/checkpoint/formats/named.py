@@ -143,15 +143,13 @@ class _Tensors:
         self._check(tensor, path, name)
         index = len(self.key)
         self.key.append((name, tensor.dtype, tuple(tensor.shape)))
-        is_plain = not tensor.is_neg() and not tensor.is_conj()
-        whole = tensor if is_plain and tensor.is_contiguous() else _contiguous(tensor)
-        part = framed.Part(whole)
+        part = framed.Part.of(tensor)
         self.memory.append(part)
         known = self._given.get(id(tensor))
         if known is not None:
             return known  # the same tensor once more: under this name too, and one again when it is loaded
-        if is_plain and tensor.numel():
-            identity = part._cdata if whole is tensor else refuse.storage_identity(tensor)
+        if tensor.numel() and not tensor.is_neg() and not tensor.is_conj():
+            identity = part._cdata if part.copied is None else refuse.storage_identity(tensor)
             self._of_storage.setdefault(identity, []).append((index, tensor))
         flags = tensor.requires_grad + 2 * isinstance(tensor, torch.nn.Parameter)
         stand_in = self._given[id(tensor)] = torch.Size((_MARK, index, flags))
@@ -193,10 +191,6 @@ class _Tensors:
             if len(sharing) > 1:
                 found.update(_ties_of(sharing))
         return found
-
-
-def _contiguous(tensor):
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def _is_tuple(value):
@@ -270,6 +264,7 @@ class Image:
     def __init__(self, form, memory, rest, classes):
         self._form, self._rest, self.classes = form, rest, classes
         self.storages = [memory[index] for index in form.order]
+        self.copies = [(number, part) for number, part in enumerate(self.storages) if part.copied is not None]
         self.sizes = array.array("Q", (part.nbytes() for part in self.storages))
         self.pointers = array.array("Q", (part.data_ptr() for part in self.storages))
         self._kept = None  # what the native side reads

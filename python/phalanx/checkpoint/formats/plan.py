@@ -57,6 +57,7 @@ class Image:
     """A state, pickled, with its storages in the order of their records. Holding it keeps their memory alive."""
 
     __slots__ = ("classes", "pickle", "pointers", "sizes", "storages")
+    copies = ()  # torch.save writes a tensor's storage as it is
 
     def __init__(self, pickled, storages, pointers, sizes, classes):
         self.pickle = pickled

@@ -66,12 +66,12 @@ class Local:
                 _refuse_unless_savable(fqn, tensor)
 
     def tensor(self, index):
-        """The memory of an item, contiguous; a copy where it is not."""
+        """An item."""
         value = self.state[index.fqn]
         found = getattr(value, "_local_tensor", value)
         if type(found) is not torch.Tensor:
             found = find_state_dict_object(self.state, index)
-        return found.detach().resolve_conj().resolve_neg().contiguous()
+        return found
 
 
 def _refuse_unless_savable(fqn, tensor):
@@ -239,7 +239,7 @@ class File:
         return image
 
     def _add_tensor(self, image, tensor, fqn, at, length):
-        part = [framed.Part(tensor)]
+        part = [framed.Part.of(tensor)]
         if self._image is not None:
             return image.add_memory(part)
         item = self._forms.tensor(tensor.shape, tensor.dtype)
@@ -317,8 +317,8 @@ class Resolved:
             if not isinstance(data, torch.Tensor):
                 image.add(at, zipped.Zipped(data.getvalue(), (), (), length), ())
                 continue
-            tensor = state[index.fqn] = data.detach().resolve_conj().resolve_neg().contiguous()
-            image.add(at, self._forms.tensor(tensor.shape, tensor.dtype), [framed.Part(tensor)])
+            state[index.fqn] = data
+            image.add(at, self._forms.tensor(data.shape, data.dtype), [framed.Part.of(data)])
         return image, state
 
 

@@ -27,7 +27,7 @@ class Describer:
         for name, tensor in tensors.items():
             _check(name, tensor)
         ordered = sorted(tensors.items(), key=lambda item: (_PLACES[named.NAMES[item[1].dtype]], item[0]))
-        parts = [framed.Part(_contiguous(tensor)) for _, tensor in ordered]
+        parts = [framed.Part.of(tensor) for _, tensor in ordered]
         key = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in ordered], metadata
         if key != self._key:
             self._key, self._header = key, _header(key[0], metadata, parts)
@@ -58,11 +58,6 @@ def _check(name, tensor):
         raise refuse.CannotSave(f"[{name!r}]: {refused}") from None
     if tensor.dtype not in named.NAMES:
         raise refuse.CannotSave(f"[{name!r}]: safetensors files have no {tensor.dtype}")
-
-
-def _contiguous(tensor):
-    plain = not tensor.is_neg() and not tensor.is_conj() and tensor.is_contiguous()
-    return tensor if plain else tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def _header(key, metadata, parts):
