@@ -40,7 +40,8 @@ class CheckpointAgent:
         self.gone = set()  # steps that others have skipped
         self.skipped = set()  # (step, branch) that the rank has
         self.once_committed = set()  # steps, also those whose slots hold newer ones by now
-        self.absent = {"unopened": [], "unsaved": []}  # ranks, as texts
+        self.stopped = threading.Lock()  # who holds it keeps the agent from whatever comes behind the next packet
+        self.absent = {"unopened": [], "unsaved": [], "behind": []}  # ranks, as texts
         self.connect()
 
     def connect(self):
@@ -117,6 +118,8 @@ class CheckpointAgent:
             if not data:
                 return
             packet = json.loads(data)
+            with self.stopped:
+                pass
             error = self.refuses.get(packet["type"])
             if error is not None:
                 self._send(ours, packet, error=error)

@@ -1,5 +1,6 @@
 """A rank's questions to its agent: several at once, from threads and from signal handlers, and each with an end."""
 
+import itertools
 import json
 import os
 import signal
@@ -85,6 +86,40 @@ def test_a_question_has_its_time(ends):
     server.start()
     assert rank.ask("wait", TIMEOUT_S, n="next")["was"] == "next"
     server.join(TIMEOUT_S)
+
+
+def packets(agent, count):
+    return [json.loads(agent.recv(1 << 16)) for _ in range(count)]
+
+
+def test_what_finds_no_room_is_told_before_what_is_asked_next(ends):
+    rank, agent = ends
+    told = itertools.count()
+    while rank.tell(door.packet(type="skipped", why="x" * 4000, n=next(told))):
+        pass
+    assert not rank.tell(door.packet(type="skipped", n=next(told))) and not rank.tell_kept()
+    with pytest.raises(TimeoutError):  # and not for as long as there is no room
+        rank.ask("wait", 0.05, n=-1)
+    found = {}
+    thread = threading.Thread(target=lambda: found.update(rank.ask("wait", n=next(told))))
+    thread.start()
+    came = packets(agent, 1)
+    while came[-1]["type"] == "skipped":
+        came += packets(agent, 1)
+    answer(agent, came[-1]["id"], was="late")
+    thread.join(TIMEOUT_S)
+    assert found["was"] == "late" and rank.tell_kept()
+    assert [packet["n"] for packet in came] == list(range(len(came)))
+
+
+def test_nothing_is_kept_for_an_agent_that_has_gone(ends):
+    rank, agent = ends
+    while rank.tell(door.packet(type="skipped", why="x" * 4000)):
+        pass
+    agent.close()
+    assert not rank.tell(door.packet(type="skipped")) and rank.tell_kept()
+    with pytest.raises(door.Gone):
+        rank.ask("wait")
 
 
 def test_all_who_wait_hear_that_the_agent_has_gone(ends):

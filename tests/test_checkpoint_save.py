@@ -18,7 +18,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from checkpoint_agent import CheckpointAgent, write_manifest  # noqa: E402
+from checkpoint_agent import TIMEOUT_S, CheckpointAgent, write_manifest  # noqa: E402
+from phalanx import _door as door  # noqa: E402
 from phalanx._bootstrap import board, memory, rescale  # noqa: E402
 from phalanx.checkpoint import (  # noqa: E402
     CannotSave,
@@ -190,6 +191,33 @@ def test_training_goes_on_where_nobody_says_that_all_have_the_last_save(agent, m
     assert checkpointer.save(2, state_of(2)).storage is Storage.DISK
     assert checkpointer.save(3, state_of(3)).storage is Storage.MEMORY
     assert asked == []
+
+
+def fill_socket(checkpointer):
+    while checkpointer._door.tell(door.packet(type="restored", dir=checkpointer.directory, branch=0, why="x" * 4000)):
+        pass
+
+
+def test_an_agent_that_was_stopped_hears_of_each_save(agent, make):
+    """Its socket is full meanwhile."""
+    checkpointer = make()
+    checkpointer.prepare(state_of(1))
+    with agent.stopped:
+        fill_socket(checkpointer)
+        first = checkpointer.save(1, state_of(1))
+        assert first.wait_staged() and first.why.endswith("the agent could not be told of it yet")
+        second = checkpointer.save(2, state_of(2))
+        assert second.wait_staged()
+        with pytest.raises(TimeoutError):
+            second.wait_committed(timeout=0.05)
+        third = checkpointer.save(3, state_of(3))
+        assert third.wait_staged()
+        skipped = checkpointer.save(4, state_of(4))
+        assert not skipped.wait_staged() and "no slot is free" in skipped.why
+    assert first.wait_committed(timeout=TIMEOUT_S) and not skipped.wait_committed(timeout=TIMEOUT_S)
+    told = [(packet["type"], packet["step"]) for packet in agent.log if packet["type"] in ("sealed", "skipped")]
+    assert told == [("sealed", 1), ("sealed", 2), ("sealed", 3), ("skipped", 4)]
+    assert is_state_of(checkpointer.load()[0], 3)
 
 
 def test_a_step_that_is_dropped_is_not_committed(agent, make):

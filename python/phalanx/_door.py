@@ -1,6 +1,7 @@
 """The checkpoint socket, this rank's end: docs/formats/checkpoint-socket.md. One JSON object a packet. Whoever in a
 rank has something to ask of its agent asks here, without torch."""
 
+import collections
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import time
 import weakref
 
 PACKET_BYTES_MAX = 64 << 10
+_KEPT_MAX = 4096  # packets that found no room
 
 
 class Refusal(Exception):
@@ -27,6 +29,7 @@ class _End:
     def __init__(self):
         self.ids = itertools.count(1)
         self.waiting = {}  # {id: _Question}, of those that nobody has answered
+        self.kept = collections.deque(maxlen=_KEPT_MAX)  # packets that nobody answers, and that found no room
         # Held for a moment, never while somebody waits; a signal handler may come in between.
         self.lock = threading.RLock()
 
@@ -53,8 +56,8 @@ class Door:
         return self._socket.fileno()
 
     def ask(self, request, /, timeout_s=None, **fields):
-        """The agent's answer to one request. Waits for it; Refusal and Gone say what else may come. Raises TimeoutError
-        where none has come within `timeout_s`: it will be passed over."""
+        """The agent's answer to one request, which goes out behind all that was told. Waits for it; Refusal and Gone say
+        what else may come. Raises TimeoutError where none has come within `timeout_s`: it will be passed over."""
         question = _Question(next(self._end.ids), self)
         with self._end.lock:
             self._end.waiting[question.id] = question
@@ -62,9 +65,7 @@ class Door:
                 question.settle(self._closed)
             fd = self._socket.fileno()  # while a close() of another thread cannot have taken it away unseen
         try:
-            if question.answer is None:
-                self._socket.send(packet(type=request, id=question.id, **fields), socket.MSG_NOSIGNAL)
-            answer = self._await(question, fd, timeout_s)
+            answer = self._await(question, packet(type=request, id=question.id, **fields), fd, timeout_s)
         except TimeoutError:
             raise
         except OSError as error:
@@ -78,11 +79,25 @@ class Door:
         return answer
 
     def tell(self, data):
-        """One packet that nobody answers. It never waits: False where it finds no room, or nobody."""
-        try:
-            self._socket.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-        except OSError:
-            return False
+        """One packet that nobody answers. It never waits: False where it finds no room, and is kept until something is
+        told or asked, or where it finds nobody."""
+        with self._end.lock:
+            self._end.kept.append(data)
+            return self.tell_kept()
+
+    def tell_kept(self):
+        """Tells what has found no room before, in its order. Whether all of that is told."""
+        kept = self._end.kept
+        with self._end.lock:
+            while kept:
+                data = kept.popleft()
+                try:
+                    if not self._has_sent(data):
+                        kept.appendleft(data)
+                        return False
+                except OSError:
+                    kept.clear()
+                    return False
         return True
 
     def close(self, why="the Checkpointer was closed before the agent had answered"):
@@ -94,13 +109,27 @@ class Door:
                     question.settle(self._closed)
         self._socket.close()
 
-    def _await(self, question, fd, timeout_s):
+    def _has_sent(self, data):
+        """Whether there was room for it."""
+        try:
+            self._socket.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _await(self, question, data, fd, timeout_s):
+        """Sends `data`, as soon as there is room, and waits for the answer."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         poll = select.poll()
         if fd >= 0:
             poll.register(fd, select.POLLIN)
         poll.register(question.woken, select.POLLIN)
+        is_sent = False
         while question.answer is None:
+            if not is_sent:
+                is_sent = self.tell_kept() and self._has_sent(data)
+                if fd >= 0:
+                    poll.modify(fd, select.POLLIN if is_sent else select.POLLIN | select.POLLOUT)
             left_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
             if not poll.poll(left_ms) and question.answer is None:
                 raise TimeoutError(f"no answer within {timeout_s} s")

@@ -57,6 +57,7 @@ class Writer:
             self._guard.off = "overlap=False"
         self._plan = None
         self._slot_bytes = 0
+        self._tells_itself = False  # that the image under way is sealed: the native side must not, behind what is kept
         self._pinned_at = -1  # what native.Slots.changes() was when the slots were pinned
         info = {"version": 1, "epoch": here.epoch, "rank": here.rank}
         info.update(world_size=here.world_size, kind=kind, job_id=here.job_id)
@@ -259,7 +260,9 @@ class Writer:
         save.pickle, save.pickle_bytes = image.pickle, len(image.pickle)
         save.info, save.info_bytes = info, len(info)
         save.file_bytes = self._plan.file_bytes
-        save.notify_fd, save.notify, save.notify_bytes = self._door.fileno(), notify, len(notify)
+        self._tells_itself = not self._door.tell_kept()  # of earlier saves comes first
+        save.notify_fd = -1 if self._tells_itself else self._door.fileno()
+        save.notify, save.notify_bytes = notify, len(notify)
         return save
 
     def _info(self, handle):
@@ -335,9 +338,10 @@ class Writer:
             self._distrust(handle.why)
 
     def _tell_again(self, handle):
-        """The native side waits for no room in the socket: what it could not send is sent here."""
-        if self._slots.notify_error() != 0 and not self._door.tell(self._sealed(handle)):
-            handle.explain("the agent could not be told of it")
+        """The native side waits for no room in the socket: what it could not send is sent here, or kept."""
+        is_told = not self._tells_itself and self._slots.notify_error() == 0
+        if not is_told and not self._door.tell(self._sealed(handle)):
+            handle.explain("the agent could not be told of it yet")
 
     def _look_for_alarms(self, current):
         """The number of a record that was perhaps torn, or None."""
