@@ -1,4 +1,5 @@
-"""Not all ranks save: `who` says what rank 0 does alone ("makes" a Checkpointer, "saves"), or that the last rank's
+"""Not all ranks save: `who` says what rank 0 does alone ("makes" a Checkpointer, "saves", saves "later", when all have
+saved before), or that the last rank's
 state "cannot" be saved. Whoever has saved waits until all have."""
 
 import argparse
@@ -11,7 +12,7 @@ from report import report
 
 parser = argparse.ArgumentParser()
 parser.add_argument("directory")
-parser.add_argument("who", choices=("makes", "saves", "cannot"))
+parser.add_argument("who", choices=("makes", "saves", "later", "cannot"))
 parser.add_argument("kind", choices=("full", "ddp"))
 options = parser.parse_args()
 
@@ -25,6 +26,8 @@ def main():
         state["bad"] = torch.zeros(4).to_sparse()
     if is_first or options.who != "makes":
         checkpointer = (ddp.Checkpointer if options.kind == "ddp" else Checkpointer)(options.directory)
+    if options.who == "later":
+        assert checkpointer.save(5, state).wait_committed()
     dist.barrier()
     if is_first or options.who == "cannot":
         try:

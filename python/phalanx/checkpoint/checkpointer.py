@@ -96,6 +96,7 @@ class Checkpointer:
         self._door = self._writer = self._alone = None
         self._teller = telling.Teller(self._what_became)
         self._safe_points = safe_point.SafePoints()
+        self._patience = absent.Patience()
         self._storage_wait_s = _STORAGE_WAIT_S
         # A script that just ends waits until each `on_stored` was called, as close() does: they put files in place.
         self.waits_at_exit = False
@@ -391,7 +392,8 @@ class Checkpointer:
         """For a handle: True once its step is committed or stored, False where it cannot be any more. Raises
         TimeoutError."""
         ask = functools.partial(self._ask_wait, handle, until)
-        is_so, why = absent.wait(self._door, self.directory, handle.step, ask, timeout_s)
+        patience = self._patience if until == "committed" else absent.Patience()
+        is_so, why = absent.wait(self._door, patience, self._named_save(handle), ask, timeout_s)
         handle.explain(why)
         return is_so
 
@@ -404,9 +406,11 @@ class Checkpointer:
 
     def _answer_to_wait(self, handle, until, timeout_s=None):
         """The agent's, which is final. Refusal, Gone: it has given none."""
-        save = {"step": handle.step, "branch": handle.branch}
-        answer = self._door.ask("wait", timeout_s, dir=self.directory, until=until, **save)
+        answer = self._door.ask("wait", timeout_s, until=until, **self._named_save(handle))
         return answer.get("state") in (until, "stored"), answer.get("why") or None
+
+    def _named_save(self, handle):
+        return {"dir": self.directory, "step": handle.step, "branch": handle.branch}
 
     def _what_became(self, handle):
         """For the teller. The copy is not waited for here: that would hold its lock, and so the training. The agent

@@ -57,7 +57,7 @@ void NodeCheckpoints::BeginEpoch(uint64_t epoch) {
     // What was not committed is not stored either.
     std::erase_if(dir.storing, [&dir = dir](const SaveKey& save) { return !dir.committed || save > *dir.committed; });
     dir.opened.clear();
-    dir.saving.clear();
+    dir.came_to.clear();
     dir.saves.clear();
     dir.waits.clear();
     dir.restores.clear();
@@ -236,8 +236,8 @@ void NodeCheckpoints::OnSealed(int local_rank, const std::string& name, bool mai
   const auto found = dirs_.find(name);
   if (found == dirs_.end() || !found->second.opened.contains(local_rank)) return;
   Dir& dir = found->second;
-  dir.saving.insert(local_rank);
   key.epoch = epoch_;
+  dir.came_to[local_rank] = std::max(dir.came_to[local_rank], key);
   if (const auto lost = dir.lost.find(key); lost != dir.lost.end() && lost->second.dropped) {
     return Do(MarkDropped{name, key});  // while this image was being written
   }
@@ -282,9 +282,10 @@ void NodeCheckpoints::TellSealed(const std::string& name, const Dir& dir, const 
 void NodeCheckpoints::OnSkipped(int local_rank, const std::string& name, SaveKey key, const std::string& why) {
   const auto found = dirs_.find(name);
   if (found == dirs_.end() || !found->second.opened.contains(local_rank)) return;
-  found->second.saving.insert(local_rank);
+  Dir& dir = found->second;
   key.epoch = epoch_;
-  Save& save = found->second.saves[key];
+  dir.came_to[local_rank] = std::max(dir.came_to[local_rank], key);
+  Save& save = dir.saves[key];
   if (save.skipped) return;
   save.skipped = why;
   TellSkipped(name, key, why);
@@ -677,15 +678,20 @@ void NodeCheckpoints::OnArchived(const std::string& name, const std::vector<int6
   if (std::exchange(dir.archives_again, false)) Archive(name, dir);
 }
 
-AbsentRanks NodeCheckpoints::AbsentFrom(const std::string& name) const {
+AbsentRanks NodeCheckpoints::AbsentFrom(const std::string& name, SaveKey save) const {
   AbsentRanks absent;
+  save.epoch = epoch_;
   const auto dir = dirs_.find(name);
   for (int rank = 0; rank < local_world_size_; ++rank) {
-    const bool is_open = dir != dirs_.end() && dir->second.opened.contains(rank);
-    if (!is_open) {
+    if (dir == dirs_.end() || !dir->second.opened.contains(rank)) {
       absent.unopened.push_back(rank);
-    } else if (!dir->second.saving.contains(rank)) {
+      continue;
+    }
+    const auto came_to = dir->second.came_to.find(rank);
+    if (came_to == dir->second.came_to.end()) {
       absent.unsaved.push_back(rank);
+    } else if (came_to->second < save) {
+      absent.behind.push_back(rank);
     }
   }
   return absent;

@@ -52,10 +52,11 @@ struct HeldPage {
   bool older_unread = false;  // older images of the directory are here that nobody has read
 };
 
-// Local ranks that do not save to a directory: of this node's, in the live round.
+// Local ranks that have not come to a save: of this node's, in the live round.
 struct AbsentRanks {
-  std::vector<int> unopened;  // they have no Checkpointer for it
+  std::vector<int> unopened;  // they have no Checkpointer for its directory
   std::vector<int> unsaved;   // they have one, and have saved nothing with it
+  std::vector<int> behind;    // they have saved, and neither that nor a later one
 };
 
 // What a look at the steps of a directory on storage has come to.
@@ -232,7 +233,7 @@ class NodeCheckpoints {
   // `steps` were copied, and behind an error others were not, that should have been.
   void OnArchived(const std::string& dir, const std::vector<int64_t>& steps, const std::string& error);
 
-  AbsentRanks AbsentFrom(const std::string& dir) const;
+  AbsentRanks AbsentFrom(const std::string& dir, SaveKey save) const;
   // Of the directory as its ranks have opened it.
   SaveForm FormOfDirectory(const std::string& dir) const;
   // The same; nothing where none has.
@@ -282,8 +283,8 @@ class NodeCheckpoints {
   };
   struct Dir {
     std::optional<CheckpointOptions> options;
-    std::set<int> opened;  // local ranks, in this round
-    std::set<int> saving;  // those of them that have sealed or skipped a save
+    std::set<int> opened;            // local ranks, in this round
+    std::map<int, SaveKey> came_to;  // the newest save that each has sealed or skipped
     std::map<SaveKey, Save> saves;
     std::optional<SaveKey> committed;
     std::optional<SaveKey> stored;      // the newest

@@ -735,7 +735,7 @@ TEST_F(ArchiveTest, WhatIsToBeInItIsStoredItself) {
 TEST_F(NodeCheckpointsTest, KnowsWhichRanksSaveNothing) {
   using ::testing::ElementsAre;
   const auto absent = [this] {
-    const AbsentRanks now = node_.AbsentFrom(kDir);
+    const AbsentRanks now = node_.AbsentFrom(kDir, {0, 10});
     return std::pair(now.unopened, now.unsaved);
   };
   BeginRound(2);
@@ -749,6 +749,24 @@ TEST_F(NodeCheckpointsTest, KnowsWhichRanksSaveNothing) {
   EXPECT_THAT(absent(), ::testing::Pair(ElementsAre(), ElementsAre()));
   BeginRound(3);
   EXPECT_THAT(absent().first, ElementsAre(0, 1));
+}
+
+TEST_F(NodeCheckpointsTest, KnowsWhichRanksHaveNotComeToASave) {
+  using ::testing::ElementsAre;
+  using ::testing::IsEmpty;
+  BeginRound(2);
+  for (const int rank : {0, 1}) node_.OnOpen(rank, kDir, {});
+  for (const int rank : {0, 1}) node_.OnSealed(rank, kDir, false, {0, 10}, false);
+  EXPECT_THAT(node_.AbsentFrom(kDir, {0, 10}).behind, IsEmpty());
+  node_.OnSealed(0, kDir, false, {0, 20}, false);
+  EXPECT_THAT(node_.AbsentFrom(kDir, {0, 20}).behind, ElementsAre(1));
+  EXPECT_THAT(node_.AbsentFrom(kDir, {0, 20}).unsaved, IsEmpty());
+  node_.OnSkipped(1, kDir, {0, 30}, "no slot is free");
+  EXPECT_THAT(node_.AbsentFrom(kDir, {0, 20}).behind, IsEmpty());
+  // Who has gone back is behind nobody, whatever its steps.
+  node_.OnSealed(1, kDir, false, {0, 5, 1}, false);
+  EXPECT_THAT(node_.AbsentFrom(kDir, {0, 30}).behind, ElementsAre(0));
+  EXPECT_THAT(node_.AbsentFrom(kDir, {0, 5, 1}).behind, ElementsAre(0));
 }
 
 TEST_F(NodeCheckpointsTest, OlderSavesAreReadWhenTheMasterOrdersIt) {

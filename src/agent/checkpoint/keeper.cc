@@ -306,11 +306,12 @@ void CheckpointKeeper::On(int local_rank, const AbsentPacket& packet) {
     for (const int rank : local_ranks) numbers.push_back(std::to_string(int64_t{rank_base_} + rank));
     return numbers;
   };
-  const AbsentRanks absent = core_.AbsentFrom(packet.dir);
+  const AbsentRanks absent = core_.AbsentFrom(packet.dir, {0, packet.save.step, packet.save.branch});
   Answer(local_rank, JsonObject()
                          .Add("id", packet.id)
                          .Add("unopened", ranks(absent.unopened))
                          .Add("unsaved", ranks(absent.unsaved))
+                         .Add("behind", ranks(absent.behind))
                          .Text());
 }
 

@@ -239,6 +239,7 @@ StatusOr<RankPacket> Absent(const Json& packet) {
   AbsentPacket absent;
   PHX_ASSIGN_OR_RETURN(absent.id, Number(packet, "id", 0, INT64_MAX));
   PHX_ASSIGN_OR_RETURN(absent.dir, Directory(packet));
+  PHX_ASSIGN_OR_RETURN(absent.save, Save(packet));
   return RankPacket{std::move(absent)};
 }
 

@@ -71,6 +71,7 @@ struct RestoredPacket {
 struct AbsentPacket {
   int64_t id = 0;
   std::string dir;
+  SaveOfRank save;
 };
 // About shards of a dataset, as the master is asked; the agent knows the round and the rank.
 struct ShardsPacket {

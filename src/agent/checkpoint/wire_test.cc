@@ -65,7 +65,10 @@ TEST(CheckpointWire, ReadsWhatRanksSay) {
   const auto restored = Parsed<RestoredPacket>(R"({"type":"restored","dir":"/d","branch":2})");
   EXPECT_EQ(restored.dir, "/d");
   EXPECT_EQ(restored.branch, 2U);
-  EXPECT_EQ(Parsed<AbsentPacket>(R"({"type":"absent","id":5,"dir":"/d"})").id, 5);
+  const auto absent = Parsed<AbsentPacket>(R"({"type":"absent","id":5,"dir":"/d","step":7,"branch":2})");
+  EXPECT_EQ(absent.id, 5);
+  EXPECT_EQ(absent.save.step, 7);
+  EXPECT_EQ(absent.save.branch, 2U);
 }
 
 // What it is put into for the master takes nothing but UTF-8.

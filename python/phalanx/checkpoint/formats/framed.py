@@ -9,7 +9,6 @@ import torch
 from phalanx.checkpoint import native
 from phalanx.checkpoint.formats import plan
 
-
 _OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

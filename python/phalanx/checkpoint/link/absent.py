@@ -1,45 +1,77 @@
 """Ranks that do not save: who waits for their part of a save is told so, and waits no longer."""
 
+import time
+
 from phalanx import _door as door
 
 # How long a rank that waits takes for granted that the others of its node come to it, in seconds.
 UNOPENED_S = 10  # those that have made no Checkpointer
-UNSAVED_S = 30  # those that have saved nothing yet in their life
+UNSAVED_S = 30  # those that have saved nothing yet in their life, or not this save
+_APART_FACTOR = 4
 
 
-def wait(agent, directory, step, ask, timeout_s):
+class Patience:
+    """For those that have saved before: a rank that is slower at each save is waited for. Of one Checkpointer; threads
+    that wait at once may each forget what another has learnt, and learn it again."""
+
+    def __init__(self):
+        self._apart_s = 0  # the longest that others have taken behind this rank
+
+    def learn(self, answer, waited_s):
+        is_so, _ = answer
+        if is_so:
+            self._apart_s = max(self._apart_s, waited_s)
+
+    @property
+    def seconds(self):
+        return max(UNSAVED_S, _APART_FACTOR * self._apart_s)
+
+
+def wait(agent, patience, save, ask, timeout_s):
     """What `ask(timeout_s)` returns, (whether it is so, why), or (False, who is absent). Raises its TimeoutError.
 
-    `agent` is a Door. The save itself goes on: it is committed when those who were late have saved it.
+    `agent` is a Door; `save`: dir, step and branch, as it is told of them. The save itself goes on: it is committed when
+    those who were late have saved it.
     """
-    waited_s = 0
-    for patience_s in (UNOPENED_S, UNSAVED_S):
+    began_s, waited_s = time.monotonic(), 0
+    for patience_s in sorted({UNOPENED_S, UNSAVED_S, patience.seconds}):
         if timeout_s is not None and timeout_s <= patience_s:
             break
         try:
-            return ask(patience_s - waited_s)
+            answer = ask(patience_s - waited_s)
         except TimeoutError:
             waited_s = patience_s
-        why = _who_is_absent(agent, directory, step, patience_s)
+        else:
+            patience.learn(answer, time.monotonic() - began_s)
+            return answer
+        why = _who_is_absent(agent, patience, save, patience_s)
         if why is not None:
             return False, why
-    return ask(None if timeout_s is None else timeout_s - waited_s)
+    answer = ask(None if timeout_s is None else timeout_s - waited_s)
+    patience.learn(answer, time.monotonic() - began_s)
+    return answer
 
 
-def _who_is_absent(agent, directory, step, waited_s):
+def _who_is_absent(agent, patience, save, waited_s):
     try:
-        answer = agent.ask("absent", dir=directory)
+        answer = agent.ask("absent", **save)
     except (door.Refusal, door.Gone):
         return None  # whoever asks next hears why
+    step = save["step"]
     if answer.get("unopened"):
         return (
-            f"{_named(answer['unopened'])} made no Checkpointer of {directory} within {waited_s} s: every rank makes "
-            f"one and calls save(), and step {step} is committed when all have"
+            f"{_named(answer['unopened'])} made no Checkpointer of {save['dir']} within {waited_s:.0f} s: every rank "
+            f"makes one and calls save(), and step {step} is committed when all have"
         )
     if waited_s >= UNSAVED_S and answer.get("unsaved"):
         return (
-            f"{_named(answer['unsaved'])} saved nothing within {waited_s} s: every rank calls save(), and step {step} "
-            "is committed when all have"
+            f"{_named(answer['unsaved'])} saved nothing within {waited_s:.0f} s: every rank calls save(), and step "
+            f"{step} is committed when all have"
+        )
+    if waited_s >= patience.seconds and answer.get("behind"):
+        return (
+            f"{_named(answer['behind'])} not saved step {step} within {waited_s:.0f} s: every rank saves the same "
+            "steps, and it is committed when all have"
         )
     return None
 
