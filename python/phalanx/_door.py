@@ -56,8 +56,8 @@ class Door:
         return self._socket.fileno()
 
     def ask(self, request, /, timeout_s=None, **fields):
-        """The agent's answer to one request, which goes out behind all that was told. Waits for it; Refusal and Gone say
-        what else may come. Raises TimeoutError where none has come within `timeout_s`: it will be passed over."""
+        """The agent's answer to one request, which goes out behind all that was told. Waits for it; Refusal and Gone
+        say what else may come. Raises TimeoutError where none has come within `timeout_s`: it will be passed over."""
         question = _Question(next(self._end.ids), self)
         with self._end.lock:
             self._end.waiting[question.id] = question

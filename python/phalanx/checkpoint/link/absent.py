@@ -30,8 +30,8 @@ class Patience:
 def wait(agent, patience, save, ask, timeout_s):
     """What `ask(timeout_s)` returns, (whether it is so, why), or (False, who is absent). Raises its TimeoutError.
 
-    `agent` is a Door; `save`: dir, step and branch, as it is told of them. The save itself goes on: it is committed when
-    those who were late have saved it.
+    `agent` is a Door; `save`: dir, step and branch, as it is told of them. The save itself goes on: it is committed
+    when those who were late have saved it.
     """
     began_s, waited_s = time.monotonic(), 0
     for patience_s in sorted({UNOPENED_S, UNSAVED_S, patience.seconds}):
