@@ -52,6 +52,35 @@ def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(job, tmp_path,
     assert [(event["whole"], event["draw"]) for event in of_ranks(job, "trained", life=1)] == expected
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tp_dp", "hsdp"])
+def test_a_mesh_of_two_dimensions_over_two_nodes(job, tmp_path, kind):
+    """TP on each node and FSDP across them, or two replicas of two shards: back from memory behind a kill, and from
+    disk by stock DCP, on the same mesh and on another one."""
+    directory, ranks = tmp_path / "run", 4
+    arguments = [f"--dir={directory}", f"--kind={kind}", "--disk-every=4", "--pause-at=5"]
+    flags = ["--max-restarts=1"]
+    nodes = [job.node(index, "sharding.py", *arguments, nnodes="2", nproc=2, flags=flags) for index in (0, 1)]
+    of_ranks(job, "pausing", ranks)
+    saved = of_ranks(job, "saved", ranks, n=4)
+    assert all(event["committed"] for event in saved), saved
+    assert all(event["whole"] == saved[0]["whole"] for event in saved), "the whole state is one"
+    os.kill(job.pid(3, 0), signal.SIGKILL)
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+    for event in of_ranks(job, "loaded", ranks, life=1):
+        assert (event["n"], event["source"], event["own"]) == (4, "memory", [event["rank"], 4]), event
+        assert event["whole"] == saved[0]["whole"]
+    trained = of_ranks(job, "trained", ranks, life=1)
+    assert all(event["whole"] == trained[0]["whole"] != saved[0]["whole"] for event in trained)
+    for nproc, read_as in ((ranks, kind), (2, "tp_dp") if kind == "tp_dp" else (3, "fsdp2")):
+        job.events.clear()
+        node = job.standalone("sharding.py", f"--dir={directory / '4'}", f"--kind={read_as}", "--stock", nproc=nproc)
+        assert node.wait() == 0, job.story()
+        for event in of_ranks(job, "read", nproc):
+            assert (event["step"], event["note"]) == (4, "short")
+            assert event["whole"] == saved[0]["whole"]
+
+
 def check_that_nothing_is_written_twice(folder):
     """What several ranks of a node have, replicas above all, lies in one of their files: all that is written is named,
     but for what brings items to multiples of 64 and files to pages."""

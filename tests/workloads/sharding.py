@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
 report("main")
 parser = argparse.ArgumentParser()
 parser.add_argument("--dir", required=True)
-parser.add_argument("--kind", choices=["fsdp1", "fsdp2", "hsdp", "dtensor"], default="fsdp2")
+parser.add_argument("--kind", choices=["fsdp1", "fsdp2", "hsdp", "dtensor", "tp_dp"], default="fsdp2")
 parser.add_argument("--steps", type=int, default=6)
 parser.add_argument("--save-every", type=int, default=2)
 parser.add_argument("--disk-every", type=int, default=0)
@@ -41,13 +41,14 @@ parser.add_argument("--stock", action="store_true", help="read --dir, a step's f
 options = parser.parse_args()
 
 WIDTH = 384
+INNER = WIDTH + (options.kind != "tp_dp")  # shards of different sizes, but where FSDP shards what TP has sharded
 
 
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first = torch.nn.Linear(WIDTH, WIDTH + 1)  # shards of different sizes
-        self.second = torch.nn.Linear(WIDTH + 1, WIDTH)
+        self.first = torch.nn.Linear(WIDTH, INNER)
+        self.second = torch.nn.Linear(INNER, WIDTH)
         self.register_buffer("forwards", torch.zeros(1000))
 
     def forward(self, batch):
@@ -78,8 +79,16 @@ def made():
         from torch.distributed.fsdp import fully_shard
     except ImportError:
         from torch.distributed._composable.fsdp import fully_shard
-    if options.kind == "hsdp":  # every rank a replica
-        mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
+    if options.kind == "hsdp":  # of four ranks two replicas of two shards; of fewer each rank is one
+        shards = 2 if dist.get_world_size() % 4 == 0 else 1
+        mesh = init_device_mesh("cpu", (dist.get_world_size() // shards, shards), mesh_dim_names=("replicate", "shard"))
+    if options.kind == "tp_dp":  # both on each node
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        both = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+        parallelize_module(net, both["tp"], {"first": ColwiseParallel(), "second": RowwiseParallel()})
+        mesh = both["dp"]
+        tensor_group.append(both["tp"].get_group())
     for layer in (net.first, net.second):
         fully_shard(layer, mesh=mesh)
     return fully_shard(net, mesh=mesh)
@@ -87,6 +96,8 @@ def made():
 
 def batch_of_this_rank():
     batch = torch.randn(8, WIDTH)
+    for group in tensor_group:  # its ranks have parts of one model
+        dist.broadcast(batch, dist.get_global_rank(group, 0), group=group)
     if options.kind != "dtensor":
         return batch
     from torch.distributed.tensor import Replicate, distribute_tensor
@@ -198,10 +209,11 @@ def run_stock():
 warnings.simplefilter("ignore", FutureWarning)
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
+tensor_group = []
 model = made()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 state = {"model": model, "optimizer": optimizer, "step": 0, "note": "short", "rng": True, "own": PerRank()}
 run_stock() if options.stock else run()
-model = optimizer = state = None  # the group that they use goes
+model = optimizer = state = tensor_group = None  # the group that they use goes
 leave_group()
 report("done")
