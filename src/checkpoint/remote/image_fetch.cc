@@ -53,6 +53,9 @@ class Reader {
     return absl::OkStatus();
   }
 
+  // The last call has failed since the connection was cut, and not since the source has said something.
+  bool was_cut() const { return was_cut_; }
+
   Status Failed(const std::string& why) {
     Hang();
     return absl::UnavailableError(fmt::format("{} port {}: {}", source_.address, source_.port, why));
@@ -65,6 +68,7 @@ class Reader {
   }
 
   Status Connect() {
+    was_cut_ = false;
     PHX_RETURN_IF_ERROR(Reach());
     StatusOr<ChannelKey> key = ChannelKey::Of(source_.key, ChannelEnd::kClient);
     if (!key.ok()) return Failed(Message(key.status()));
@@ -111,6 +115,7 @@ class Reader {
       case ChannelResult::State::kWantsWrite:
         return Await(POLLOUT);
       case ChannelResult::State::kClosed:
+        was_cut_ = true;
         return Failed("the connection was closed");
       default:
         return Failed(fmt::format("the two do not believe each other ({})", result.why));
@@ -136,6 +141,7 @@ class Reader {
   const int stop_fd_;
   Fd socket_;
   std::optional<SecureChannel> channel_;  // over that
+  bool was_cut_ = false;
 };
 
 // What all readers of one image work on.
@@ -162,27 +168,47 @@ Status WriteAt(const Fetch& fetch, const char* data, uint64_t bytes, uint64_t at
   return absl::OkStatus();
 }
 
-// The CRC of the part.
-StatusOr<uint32_t> ReadPart(const Fetch& fetch, Reader& reader, uint64_t at, uint64_t bytes, std::vector<char>& block) {
-  PHX_ASSIGN_OR_RETURN(const ImageAnswer answer, reader.Ask(fetch.image, at, bytes, fetch.proved));
+// How far a part has come.
+struct Progress {
+  uint64_t at = 0;   // in the image
+  uint32_t crc = 0;  // of the part's bytes before that
+};
+
+// All of the part that is not here yet.
+Status ReadRest(const Fetch& fetch, Reader& reader, uint64_t end, Progress& done, std::vector<char>& block) {
+  const uint64_t bytes = end - done.at;
+  PHX_ASSIGN_OR_RETURN(const ImageAnswer answer, reader.Ask(fetch.image, done.at, bytes, fetch.proved));
   if (!answer.found || answer.image_bytes != fetch.bytes || answer.crc32 != fetch.crc32 || answer.bytes != bytes) {
     return reader.Failed("it does not hold the image any more");
   }
-  uint32_t crc = 0;
-  for (const uint64_t end = at + bytes; at < end;) {
-    const uint64_t n = std::min<uint64_t>(block.size(), end - at);
+  uint32_t of_answer = 0;
+  while (done.at < end) {
+    const uint64_t n = std::min<uint64_t>(block.size(), end - done.at);
     PHX_RETURN_IF_ERROR(reader.Receive(block.data(), n));
-    crc = Crc32(crc, block.data(), n);
-    PHX_RETURN_IF_ERROR(WriteAt(fetch, block.data(), n, at));
-    at += n;
+    of_answer = Crc32(of_answer, block.data(), n);
+    PHX_RETURN_IF_ERROR(WriteAt(fetch, block.data(), n, done.at));
+    done = {done.at + n, Crc32(done.crc, block.data(), n)};
   }
-  if (!fetch.proved) return crc;
+  if (!fetch.proved) return absl::OkStatus();
   char text[kProofBytes];
   PHX_RETURN_IF_ERROR(reader.Receive(text, sizeof text));
   const ImageProof proof = ParseProof(std::string_view(text, sizeof text));
   if (!proof.still_lent) return reader.Failed("it has begun to write over the image");
-  if (proof.crc32 != crc) return reader.Failed("bytes were changed on their way");
-  return crc;
+  if (proof.crc32 != of_answer) return reader.Failed("bytes were changed on their way");
+  return absl::OkStatus();
+}
+
+// The CRC of the part. Where the connection is cut it goes on, once, at the byte that it has come to: what the source
+// still lends behind that it lent before, too. Where all has come but its proof, all of it is read once more.
+StatusOr<uint32_t> ReadPart(const Fetch& fetch, Reader& reader, const ByteRange& part, std::vector<char>& block) {
+  Progress done{part.begin, 0};
+  Status read = ReadRest(fetch, reader, part.end, done, block);
+  if (absl::IsUnavailable(read) && reader.was_cut()) {
+    if (fetch.proved && done.at == part.end) done = {part.begin, 0};
+    read = ReadRest(fetch, reader, part.end, done, block);
+  }
+  if (!read.ok()) return read;
+  return done.crc;
 }
 
 // One reader's life: parts that nobody else has taken, from one source, and where that fails from the next.
@@ -195,7 +221,7 @@ void ReadParts(const Fetch& fetch, size_t first_source, const std::vector<ByteRa
     StatusOr<uint32_t> crc = absl::UnavailableError("no node lends it");
     for (size_t tried = 0; tried < fetch.sources.size(); ++tried) {
       if (!reader) reader.emplace(fetch.sources[at], fetch.stop_fd);
-      crc = ReadPart(fetch, *reader, part.begin, part.bytes(), block);
+      crc = ReadPart(fetch, *reader, part, block);
       if (crc.ok() || !absl::IsUnavailable(crc.status())) break;
       at = (at + 1) % fetch.sources.size();
       reader.reset();
@@ -210,6 +236,7 @@ StatusOr<ImageAnswer> AskForImage(const ImageName& image, std::vector<ImageSourc
   while (!sources.empty()) {
     Reader reader(sources.front(), stop_fd);
     answer = reader.Ask(image, 0, 0);
+    if (absl::IsUnavailable(answer.status()) && reader.was_cut()) answer = reader.Ask(image, 0, 0);
     if (answer.ok() && answer->found) return answer;
     if (answer.ok()) answer = reader.Failed("it does not hold the image any more");
     if (absl::IsCancelled(answer.status())) return answer;

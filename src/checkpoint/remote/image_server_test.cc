@@ -8,6 +8,7 @@
 #include <openssl/x509.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -64,7 +65,15 @@ class ImageServerTest : public testing::Test {
     return FetchImage(image, sources, to_, UINT64_MAX, stop_.get());
   }
 
-  // A port at which readers come to the node, and `heard_` keeps what is said, until relay_stop_ can be read.
+  // Once what is fetched through the relay is over.
+  void StopRelay() {
+    const uint64_t one = 1;
+    ASSERT_EQ(write(relay_stop_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+    relay_.join();
+  }
+
+  // A port at which readers come to the node, and `heard_` keeps what is said, until relay_stop_ can be read. The
+  // connection in which `cut_at` bytes have come from both sides is cut, once.
   uint16_t Relay(const ImageServer& node) {
     SocketAddress address = *ParseIp(kHere);
     relay_listener_.Reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -100,7 +109,9 @@ class ImageServerTest : public testing::Test {
         const ssize_t n = recv(watched[i].fd, bytes, sizeof bytes, 0);
         if (n > 0) heard_.append(bytes, static_cast<size_t>(n));
         const int far = other.at(watched[i].fd).get();
-        if (n > 0 && send(far, bytes, static_cast<size_t>(n), MSG_NOSIGNAL) == n) continue;
+        const bool is_cut = cut_at_ > 0 && heard_.size() >= cut_at_;
+        if (is_cut) cut_at_ = 0;
+        if (n > 0 && !is_cut && send(far, bytes, static_cast<size_t>(n), MSG_NOSIGNAL) == n) continue;
         other.erase(watched[i].fd);  // closes the other one
         other.erase(far);
       }
@@ -115,6 +126,7 @@ class ImageServerTest : public testing::Test {
   const Fd relay_stop_{eventfd(0, EFD_CLOEXEC)};
   std::thread relay_;
   std::string heard_;  // until relay_ has ended, of that thread
+  size_t cut_at_ = 0;  // the same; 0: nowhere
   int nodes_ = 0;
 };
 
@@ -189,9 +201,7 @@ TEST_F(ImageServerTest, NothingIsSaidInClear) {
   ImageSource through = SourceOf(*node);
   through.port = Relay(*node);
   const Status fetched = Fetch({through});
-  const uint64_t one = 1;
-  ASSERT_EQ(write(relay_stop_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
-  relay_.join();
+  StopRelay();
   ASSERT_TRUE(fetched.ok()) << Message(fetched);
   EXPECT_EQ(Text(to_), bytes);
   ASSERT_GT(heard_.size(), bytes.size());
@@ -199,6 +209,46 @@ TEST_F(ImageServerTest, NothingIsSaidInClear) {
   EXPECT_EQ(heard_.find(kImage.dir), std::string::npos);
   const std::string key(node->key().begin(), node->key().end());
   EXPECT_EQ(heard_.find(key.substr(0, 8)), std::string::npos);
+}
+
+// Of the only node that lends it: what has come is not asked for again.
+TEST_F(ImageServerTest, GoesOnWhereTheConnectionIsCut) {
+  const std::string bytes = Bytes(size_t{30} << 20);  // one part
+  const auto node = Node(bytes);
+  ImageSource through = SourceOf(*node);
+  cut_at_ = size_t{20} << 20;
+  through.port = Relay(*node);
+  const Status fetched = Fetch({through});
+  StopRelay();
+  ASSERT_TRUE(fetched.ok()) << Message(fetched);
+  EXPECT_EQ(cut_at_, 0u);
+  EXPECT_TRUE(Text(to_) == bytes);
+  EXPECT_LT(heard_.size(), size_t{36} << 20) << "and some that were on their way";
+}
+
+TEST_F(ImageServerTest, GoesOnWithAPartWhereTheConnectionIsCut) {
+  const std::string bytes = Bytes(size_t{30} << 20);
+  const auto node = Node(bytes);
+  ImageSource through = SourceOf(*node);
+  cut_at_ = size_t{20} << 20;
+  through.port = Relay(*node);
+  const ByteRanges most({{4096, bytes.size()}});
+  const Status fetched = FetchRanges(kImage, {through}, {to_}, most, UINT64_MAX, stop_.get());
+  StopRelay();
+  ASSERT_TRUE(fetched.ok()) << Message(fetched);
+  EXPECT_EQ(cut_at_, 0u);
+  EXPECT_TRUE(Text(to_).substr(4096) == bytes.substr(4096));
+  EXPECT_LT(heard_.size(), size_t{36} << 20);
+}
+
+TEST_F(ImageServerTest, AsksAgainWhereTheFirstConnectionIsCut) {
+  const auto node = Node(Bytes(10));
+  ImageSource through = SourceOf(*node);
+  cut_at_ = 1;
+  through.port = Relay(*node);
+  const Status fetched = Fetch({through});
+  StopRelay();
+  EXPECT_TRUE(fetched.ok()) << Message(fetched);
 }
 
 // A holder that has not the key cannot give out weights as its own.
@@ -349,16 +399,35 @@ TEST_F(ImageServerTest, TakesAFreePortOfItsRange) {
 }
 
 TEST_F(ImageServerTest, MoreReadersThanItServesAtATimeWait) {
+  constexpr int kMore = 600;  // than the 512 of docs/formats/image-read.md
   const auto node = Node(Bytes(10));
   std::vector<Fd> idle;
   SocketAddress address = *ParseIp(kHere);
   address.set_port(node->port());
-  for (int i = 0; i < 80; ++i) {
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlim_t wanted = 2 * kMore + 256;  // both ends are here
+  if (files.rlim_cur < wanted) {
+    files.rlim_cur = std::min(wanted, files.rlim_max);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+    ASSERT_GE(files.rlim_cur, wanted) << "ulimit -n";
+  }
+  for (int i = 0; i < kMore; ++i) {
     Fd& socket_fd = idle.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     ASSERT_EQ(connect(socket_fd.get(), address.get(), address.length), 0);
   }
+  // One more than it serves is in the kernel's queue: nobody shakes hands with it.
+  Status fetched;
+  std::thread waits([&] { fetched = Fetch({SourceOf(*node)}); });
+  pollfd last{idle.back().get(), POLLIN, 0};
+  SecureChannel channel = *ChannelKey::Of(node->key(), ChannelEnd::kClient)->Over(idle.back().get());
+  ASSERT_EQ(fcntl(idle.back().get(), F_SETFL, O_NONBLOCK), 0);
+  char byte = 0;
+  EXPECT_EQ(channel.Read(&byte, 1).state, ChannelResult::State::kWantsRead);  // its greeting is sent
+  EXPECT_EQ(poll(&last, 1, 200), 0) << "it is served beyond the limit";
   idle.clear();
-  EXPECT_TRUE(Fetch({SourceOf(*node)}).ok());
+  waits.join();
+  EXPECT_TRUE(fetched.ok()) << Message(fetched);
 }
 
 }  // namespace
