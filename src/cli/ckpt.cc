@@ -106,8 +106,17 @@ std::string StateText(const MemorySlot& slot) {
   return slot.slot.is_committed() ? "committed" : "sealed";
 }
 
+// Behind which other one.
+std::string BehindText(const Manifest& manifest) {
+  if (!manifest.goes_on_from) return "";
+  if (*manifest.goes_on_from == 0) return ", going on from none that is known";
+  return fmt::format(", going on from number {}", *manifest.goes_on_from);
+}
+
 ordered_json SummaryJson(const Manifest& manifest) {
-  return {{"world_size", manifest.world_size},
+  return {{"sequence", manifest.sequence},
+          {"timeline", manifest.timeline},
+          {"world_size", manifest.world_size},
           {"kind", manifest.kind},
           {"layout", manifest.layout},
           {"job_id", manifest.job_id},
@@ -125,15 +134,17 @@ ordered_json StepJson(const FoundStep& found) {
 
 CkptAnswer StepsAnswer(const std::string& path, const std::vector<FoundStep>& steps, bool json, int64_t now) {
   ordered_json list = ordered_json::array();
-  Rows rows = {{"STEP", "STATE", "WORLD", "KIND", "SIZE", "AGE", "WHY"}};
+  Rows rows = {{"STEP", "STATE", "TIMELINE", "WORLD", "KIND", "SIZE", "AGE", "WHY"}};
   for (const FoundStep& found : steps) {
     list.push_back(StepJson(found));
     if (found.manifest) {
       const Manifest& manifest = *found.manifest;
-      rows.push_back({found.name, StateText(found.state), fmt::format("{}", manifest.world_size), manifest.kind,
-                      Bytes(BytesOf(manifest)), Age(manifest.written_unix_ms, now), ""});
+      rows.push_back({found.name, StateText(found.state), fmt::format("{}", manifest.timeline),
+                      fmt::format("{}", manifest.world_size), manifest.kind, Bytes(BytesOf(manifest)),
+                      Age(manifest.written_unix_ms, now), ""});
     } else {
-      rows.push_back({found.name, StateText(found.state), "-", "-", "-", "-", Printable(found.why)});
+      const std::string timeline = found.timeline ? fmt::format("{}", *found.timeline) : "-";
+      rows.push_back({found.name, StateText(found.state), timeline, "-", "-", "-", "-", Printable(found.why)});
     }
   }
   if (json) return {Dump({{"directory", path}, {"steps", std::move(list)}}, 2)};
@@ -225,6 +236,8 @@ CkptAnswer ShowStep(const std::string& path, bool json) {
     text += fmt::format("job '{}', epoch {}, world {}, kind {}, layout {}, written {}\n", Printable(manifest.job_id),
                         manifest.epoch, manifest.world_size, manifest.kind, manifest.layout,
                         manifest.written_unix_ms > 0 ? Clock(manifest.written_unix_ms, true) : "-");
+    text += fmt::format("timeline {}, stored as number {} there{}\n", manifest.timeline, manifest.sequence,
+                        BehindText(manifest));
     Rows rows = {{"RANK", "NEEDED BY", "SIZE", "CRC32", "FILE"}};
     object["shards"] = ordered_json::array();
     for (const Shard& shard : manifest.shards) {

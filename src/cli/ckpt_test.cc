@@ -165,7 +165,7 @@ TEST(CkptList, TellsOfStepsAndWhyOneDoesNotCount) {
   EXPECT_EQ(steps[2]["state"], "committed");
   EXPECT_EQ(steps[2]["world_size"], 2);
   const std::string text = CkptList(folder.path(), false, kNow)->text;
-  EXPECT_THAT(text, AllOf(HasSubstr("100   committed    2      full"), HasSubstr("0:01:00")));
+  EXPECT_THAT(text, AllOf(HasSubstr("100   committed    0         2      full"), HasSubstr("0:01:00")));
   const TestFolder empty;
   EXPECT_EQ(CkptList(empty.path(), false, kNow)->text, fmt::format("no steps in {}\n", empty.path()));
 }

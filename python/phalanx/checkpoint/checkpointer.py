@@ -139,7 +139,7 @@ class Checkpointer:
         """Before the first save without an agent: who only loads needs no more than the files."""
         self._here.epoch = alone.EPOCH
         try:
-            self._alone = alone.Alone(self.directory, self.kind, self._here)
+            self._alone = alone.Alone(self.directory, self.kind, self._here, self._way)
         except (door.Gone, OSError) as error:
             raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
         fd = self._alone.take_socket()
@@ -476,6 +476,8 @@ class Checkpointer:
             self._go_back_alone()
             found = disk.find(self._on_disk(), self._here.rank, self._agree, self._find_in())
         self.why, self.source = found.why, found.source
+        if found.source != "memory" and os.getpid() == self._pid:
+            self._way.goes_on_from("" if found.source is None else os.path.basename(found.directory or ""))
         if found.source is not None:
             board.restored_step(found.step)
         return found

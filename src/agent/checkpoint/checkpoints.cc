@@ -459,7 +459,7 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
       return Do(WriteImages{name, save, folder, dir.folders.contains(folder)});
     }
     case v1::CheckpointOrder::kWriteManifest:
-      return Do(CloseStep{name, order, dir.options.value_or(CheckpointOptions{})});
+      return Do(CloseStep{name, order, dir.options.value_or(CheckpointOptions{}), GoesOnFrom(dir, save)});
     case v1::CheckpointOrder::kStoreEnded:
       return StoreEnded(name, dir, order);
     case v1::CheckpointOrder::kReadOlder:
@@ -475,6 +475,10 @@ void NodeCheckpoints::Restored(const std::string& name, Dir& dir, const v1::Chec
   dir.decided[order.restore().branch()] = order;
   if (dir.decided.size() > kDecidedKept) dir.decided.erase(dir.decided.begin());
   if (order.restore().source() == v1::RestoreDecided::DISK) dir.from_disk = SaveKey{epoch_, order.save().step()};
+  // Memory goes on with what it has behind it.
+  if (order.restore().source() != v1::RestoreDecided::MEMORY && order.has_save()) {
+    dir.past = {epoch_, order.restore().branch(), order.restore().name()};
+  }
   std::erase_if(dir.restores, [&](const Asked& asked) { return AnswerAsked(name, dir, asked); });
   TellWanted(name, dir);  // a new master that did not know yet who lends them has said this instead
 }
@@ -539,8 +543,20 @@ void NodeCheckpoints::Dropped(const std::string& name, Dir& dir, const SaveKey& 
   Lose(dir, save, {true, why});
 }
 
+// A round's saves whose branch no load() by the agent has begun go back to what only the script knows, or to nothing.
+std::optional<std::string> NodeCheckpoints::GoesOnFrom(Dir& dir, const SaveKey& save) const {
+  const bool by_agent = !dir.decided.empty() && save.branch <= dir.decided.rbegin()->first;
+  const bool is_later = dir.past.Holds(save) && !(save.epoch == dir.past.epoch && save.branch == dir.past.branch);
+  if (save.epoch == epoch_ && !by_agent && is_later) dir.past = {save.epoch, save.branch, ""};
+  return dir.past.stored;
+}
+
 void NodeCheckpoints::StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order) {
   const SaveKey save = KeyOf(order.save());
+  const std::string& folder = order.store_ended().name();
+  if (order.store_ended().stored() && dir.past.Holds(save) && (!folder.empty() || dir.stored != save)) {
+    dir.past.stored = folder.empty() ? std::nullopt : std::optional(folder);
+  }
   if (order.store_ended().stored()) {
     dir.stored = save;
     dir.on_storage.insert(save);

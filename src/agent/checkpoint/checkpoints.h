@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -150,6 +151,7 @@ struct CloseStep {  // the manifest, then trackers, then what need not be kept g
   std::string dir;
   v1::CheckpointOrder order;
   CheckpointOptions options;
+  std::optional<std::string> goes_on_from = std::nullopt;  // checkpoint::NextPlaceOf
 };
 struct ArchiveSteps {  // what is due there and not there yet; OnArchived follows
   std::string dir;
@@ -281,14 +283,23 @@ class NodeCheckpoints {
     bool dropped = false;  // some rank has no image of it; else all have, and it is not stored
     std::string why;
   };
+  // What saves since that round and branch have behind them.
+  struct Past {
+    uint64_t epoch = 0;
+    uint32_t branch = 0;
+    // The folder of the newest stored step; "": none is. Nothing where an agent before this one knew it.
+    std::optional<std::string> stored;
+    bool Holds(const SaveKey& save) const { return std::tie(save.epoch, save.branch) >= std::tie(epoch, branch); }
+  };
   struct Dir {
     std::optional<CheckpointOptions> options;
     std::set<int> opened;            // local ranks, in this round
     std::map<int, SaveKey> came_to;  // the newest save that each has sealed or skipped
     std::map<SaveKey, Save> saves;
     std::optional<SaveKey> committed;
-    std::optional<SaveKey> stored;      // the newest
-    std::set<SaveKey> on_storage;       // what was written there by its own number, the newest few
+    std::optional<SaveKey> stored;  // the newest
+    std::set<SaveKey> on_storage;   // what was written there by its own number, the newest few
+    Past past;
     std::optional<SaveKey> from_disk;   // the step that was restored from storage last, in the round of that epoch
     std::map<SaveKey, Loss> lost;       // newest few
     std::set<SaveKey> storing;          // asked for, and not over
@@ -334,6 +345,7 @@ class NodeCheckpoints {
   void Committed(const std::string& name, Dir& dir, const SaveKey& save);
   void Dropped(const std::string& name, Dir& dir, const SaveKey& save, const std::string& why);
   void StoreEnded(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
+  std::optional<std::string> GoesOnFrom(Dir& dir, const SaveKey& save) const;
   void Lose(Dir& dir, const SaveKey& save, const Loss& loss);
   void Restored(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   void ImagesFound(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);

@@ -1148,6 +1148,73 @@ TEST_F(NodeCheckpointsTest, WhatStorageWasReadForIsNotOnlyInMemory) {
   EXPECT_EQ(node_.UnstoredText(Memory({{2, 15}}, true), true), "step 15 of /data/run") << "saved since";
 }
 
+class PastTest : public NodeCheckpointsTest {
+ protected:
+  v1::CheckpointOrder Order(const SaveKey& save) {
+    v1::CheckpointOrder order;
+    order.set_dir(kDir);
+    SetKey(*order.mutable_save(), save);
+    return order;
+  }
+  void Restores(v1::RestoreDecided::Source source, const SaveKey& save, const std::string& folder = "",
+                uint32_t branch = 0) {
+    v1::CheckpointOrder order = Order(save);
+    order.mutable_restore()->set_source(source);
+    order.mutable_restore()->set_name(folder);
+    order.mutable_restore()->set_branch(branch);
+    node_.OnOrder(order);
+  }
+  // What the step's manifest is to say; then it is stored.
+  std::optional<std::string> Stores(const SaveKey& save, const std::string& folder) {
+    v1::CheckpointOrder order = Order(save);
+    order.mutable_write_manifest()->set_name(folder);
+    node_.Take();
+    node_.OnOrder(order);
+    const std::vector<CloseStep> closed = TakeAll<CloseStep>();
+    EXPECT_EQ(closed.size(), 1U);
+    Stored(save, folder);
+    return closed.empty() ? std::nullopt : closed[0].goes_on_from;
+  }
+  void Stored(const SaveKey& save, const std::string& folder) {
+    v1::CheckpointOrder order = Order(save);
+    order.mutable_store_ended()->set_stored(true);
+    order.mutable_store_ended()->set_name(folder);
+    node_.OnOrder(order);
+  }
+};
+
+TEST_F(PastTest, IsWhatWasRestoredAndThenWhatWasStored) {
+  Restores(v1::RestoreDecided::DISK, {0, 20}, "20");
+  EXPECT_EQ(Stores({1, 30}, "30"), "20");
+  EXPECT_EQ(Stores({1, 40}, "40"), "30");
+  Restores(v1::RestoreDecided::DISK, {1, 30}, "30", 1);
+  EXPECT_EQ(Stores({1, 45}, "45"), "30") << "an older one than 40";
+  Stored({1, 41, 0}, "41");  // of before, and late
+  EXPECT_EQ(Stores({1, 50, 1}, "50"), "30") << "which was stored beside it";
+}
+
+TEST_F(PastTest, GoesOnThroughMemory) {
+  Restores(v1::RestoreDecided::NOTHING, {0, -1});
+  EXPECT_EQ(Stores({1, 10}, "10"), "");
+  BeginRound(2);
+  Restores(v1::RestoreDecided::MEMORY, {1, 15});
+  Stored({1, 15}, "15");  // at the breakpoint
+  EXPECT_EQ(Stores({2, 20}, "20"), "15");
+  Stored({2, 20}, "");  // said again
+  EXPECT_EQ(Stores({2, 30}, "30"), "20");
+  Stored({2, 35}, "");  // of a store that this node has not heard of
+  EXPECT_EQ(Stores({2, 40}, "40"), std::nullopt);
+}
+
+TEST_F(PastTest, IsNothingWhereTheScriptHasGoneBackByItself) {
+  Restores(v1::RestoreDecided::DISK, {0, 20}, "20");
+  EXPECT_EQ(Stores({1, 30}, "30"), "20");
+  EXPECT_EQ(Stores({1, 40, 1}, "40"), "") << "load(step=..), say";
+  EXPECT_EQ(Stores({1, 50, 1}, "50"), "40");
+  BeginRound(2);
+  EXPECT_EQ(Stores({2, 60}, "60"), "") << "it has loaded nothing";
+}
+
 // Its ranks may seal until they have ended; nobody would ever tell what became of that.
 TEST_F(NodeCheckpointsTest, WhatIsSealedBehindTheJobsEndIsNotAwaited) {
   Open();

@@ -271,6 +271,7 @@ ckpt::StepToPublish ToPublish(const CloseStep& action, const std::string& job_id
   step.name = wire.name();
   step.trackers = action.options.trackers;
   step.retention = {action.options.keep_last, action.options.keep_every};
+  step.goes_on_from = action.goes_on_from;
   ckpt::Manifest& manifest = step.manifest;
   manifest.step = action.order.save().step();
   manifest.epoch = action.order.save().epoch();

@@ -392,7 +392,9 @@ TEST(ToCloseTest, TheManifestSaysWhatTheMasterHasOrdered) {
   shard.set_bytes(8192);
   shard.set_crc32(5);
   shard.set_needed_by(v1::NOBODY);
+  action.goes_on_from = "90";
   const ckpt::StepToPublish step = ToPublish(action, "job", 1'700'000'000'000);
+  EXPECT_EQ(step.goes_on_from, "90");
   EXPECT_EQ(step.name, "100.7");
   EXPECT_EQ(step.retention.keep_last, 3);
   EXPECT_EQ(step.manifest.epoch, 7u);

@@ -173,19 +173,20 @@ std::string ManifestJson(const Manifest& manifest) {
   for (const Shard& shard : manifest.shards) {
     shards.push_back(ShardJson<ordered_json>(shard));
   }
-  const ordered_json object = {{"format", kFormat},
-                               {"version", kVersion},
-                               {"step", manifest.step},
-                               {"sequence", manifest.sequence},
-                               {"timeline", manifest.timeline},
-                               {"epoch", manifest.epoch},
-                               {"branch", manifest.branch},
-                               {"world_size", manifest.world_size},
-                               {"kind", manifest.kind},
-                               {"layout", manifest.layout},
-                               {"job_id", manifest.job_id},
-                               {"written_unix_ms", manifest.written_unix_ms},
-                               {"shards", std::move(shards)}};
+  ordered_json object = {{"format", kFormat},
+                         {"version", kVersion},
+                         {"step", manifest.step},
+                         {"sequence", manifest.sequence},
+                         {"timeline", manifest.timeline}};
+  if (manifest.goes_on_from) object["goes_on_from"] = *manifest.goes_on_from;
+  object.update({{"epoch", manifest.epoch},
+                 {"branch", manifest.branch},
+                 {"world_size", manifest.world_size},
+                 {"kind", manifest.kind},
+                 {"layout", manifest.layout},
+                 {"job_id", manifest.job_id},
+                 {"written_unix_ms", manifest.written_unix_ms}});
+  object["shards"] = std::move(shards);
   return object.dump(1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
@@ -210,6 +211,9 @@ StatusOr<Manifest> ParseManifest(std::string_view text) {
   PHX_RETURN_IF_ERROR(Read(object, "step", manifest.step));
   PHX_RETURN_IF_ERROR(ReadOr(object, "sequence", manifest.sequence));
   PHX_RETURN_IF_ERROR(ReadOr(object, "timeline", manifest.timeline));
+  if (object.contains("goes_on_from")) {
+    PHX_RETURN_IF_ERROR(Read(object, "goes_on_from", manifest.goes_on_from.emplace()));
+  }
   PHX_RETURN_IF_ERROR(ReadOr(object, "branch", manifest.branch));
   PHX_RETURN_IF_ERROR(Read(object, "epoch", manifest.epoch));
   PHX_RETURN_IF_ERROR(Read(object, "world_size", manifest.world_size));

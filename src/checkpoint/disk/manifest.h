@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,8 +46,11 @@ struct Manifest {
   // The how manieth stored in its directory, whatever its number: the newest has the highest. 0: of a Phalanx that knew
   // no order.
   uint64_t sequence = 0;
-  // Begins anew, one higher, with a step that is not above the one stored before: who has gone back, or another run.
+  // Begins anew, one higher, with a step that does not go on from the one stored before, or is not above it: who has
+  // gone back, or another run.
   uint64_t timeline = 0;
+  // The sequence of the stored step that it goes on from; 0: of none. Nothing where that is not known.
+  std::optional<uint64_t> goes_on_from = std::nullopt;
   uint32_t branch = 0;  // of its round (SaveKey)
   uint64_t epoch = 0;
   uint32_t world_size = 0;

@@ -41,6 +41,17 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(*read, Sample());
 }
 
+TEST(Manifest, SaysWhatItGoesOnFromWhereThatIsKnown) {
+  EXPECT_EQ(ManifestText(Sample()).find("goes_on_from"), std::string::npos);
+  for (const uint64_t sequence : {0, 7}) {
+    Manifest manifest = Sample();
+    manifest.goes_on_from = sequence;
+    EXPECT_EQ(ParseManifest(ManifestText(manifest))->goes_on_from, sequence);
+  }
+  EXPECT_THAT(Message(ParseManifest(Changed("\"epoch\"", "\"goes_on_from\": -1, \"epoch\"")).status()),
+              HasSubstr("goes_on_from"));
+}
+
 TEST(Manifest, ItsLastLineIsTheZipCrcOfTheRest) {
   const std::string text = ManifestText(Sample());
   EXPECT_EQ(text, Signed(text.substr(0, text.rfind("crc32 "))));

@@ -230,12 +230,18 @@ StatusOr<std::vector<FoundStep>> FindSteps(const std::string& dir) {
   return steps;
 }
 
-NextPlace NextPlaceOf(int64_t step, const std::vector<FoundStep>& newest_first) {
+NextPlace NextPlaceOf(int64_t step, const std::optional<std::string>& goes_on_from,
+                      const std::vector<FoundStep>& newest_first) {
   NextPlace next;
-  for (const FoundStep& found : newest_first) next.sequence = std::max(next.sequence, found.sequence + 1);
+  if (goes_on_from && goes_on_from->empty()) next.goes_on_from = 0;
+  for (const FoundStep& found : newest_first) {
+    next.sequence = std::max(next.sequence, found.sequence + 1);
+    if (goes_on_from == found.name && found.manifest) next.goes_on_from = found.sequence;
+  }
   const FoundStep* newest = NewestCommitted(newest_first);
   if (newest == nullptr) return next;
-  next.timeline = newest->manifest->timeline + (step > newest->step ? 0 : 1);
+  const bool goes_on = next.goes_on_from.value_or(newest->sequence) == newest->sequence;
+  next.timeline = newest->manifest->timeline + (goes_on && step > newest->step ? 0 : 1);
   return next;
 }
 

@@ -70,12 +70,16 @@ std::optional<FoundStep> FindStep(const std::string& dir, const std::string& nam
 // One step by its folder, wherever that lies and whatever it is called.
 FoundStep LookAtStep(const std::string& folder);
 
-// The order and the timeline of a step that is stored behind these. Pure.
+// The order and the timeline of a step that is stored behind these. `goes_on_from`: the name of the newest stored step
+// that it has in its past, "" where it has none; nothing where that is not known, and where it is not among these: the
+// numbers of the steps alone tell then. Pure.
 struct NextPlace {
   uint64_t sequence = 1;
   uint64_t timeline = 0;
+  std::optional<uint64_t> goes_on_from;  // the sequence of that step; 0: of none
 };
-NextPlace NextPlaceOf(int64_t step, const std::vector<FoundStep>& newest_first);
+NextPlace NextPlaceOf(int64_t step, const std::optional<std::string>& goes_on_from,
+                      const std::vector<FoundStep>& newest_first);
 
 // The newest that counts; null where none does.
 const FoundStep* NewestCommitted(const std::vector<FoundStep>& newest_first);

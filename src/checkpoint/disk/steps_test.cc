@@ -172,12 +172,28 @@ TEST(StepOrder, IsThatOfTheirStoring) {
 }
 
 TEST(StepOrder, ALowerStepBeginsATimeline) {
-  EXPECT_EQ(NextPlaceOf(10, {}).sequence, 1U);
+  EXPECT_EQ(NextPlaceOf(10, {}, {}).sequence, 1U);
   const std::vector<FoundStep> steps = {Placed(20, 4, 1), Placed(200, 2)};
-  EXPECT_EQ(NextPlaceOf(30, steps).sequence, 5U);
-  EXPECT_EQ(NextPlaceOf(30, steps).timeline, 1U);
-  EXPECT_EQ(NextPlaceOf(20, steps).timeline, 2U);
-  EXPECT_EQ(NextPlaceOf(10, steps).timeline, 2U);
+  EXPECT_EQ(NextPlaceOf(30, {}, steps).sequence, 5U);
+  for (const std::optional<std::string>& past : {std::optional<std::string>(), {"20"}}) {
+    EXPECT_EQ(NextPlaceOf(30, past, steps).timeline, 1U);
+    EXPECT_EQ(NextPlaceOf(20, past, steps).timeline, 2U);
+    EXPECT_EQ(NextPlaceOf(10, past, steps).timeline, 2U);
+  }
+}
+
+TEST(StepOrder, WhatDoesNotGoOnFromTheNewestBeginsATimeline) {
+  const std::vector<FoundStep> steps = {Placed(20, 4, 1), Placed(200, 2)};
+  const NextPlace from_nothing = NextPlaceOf(300, "", steps);
+  EXPECT_EQ(from_nothing.timeline, 2U);
+  EXPECT_EQ(from_nothing.goes_on_from, 0U);
+  EXPECT_EQ(NextPlaceOf(300, "200", steps).timeline, 2U) << "from an older one";
+  EXPECT_EQ(NextPlaceOf(300, "20", steps).timeline, 1U);
+  EXPECT_EQ(NextPlaceOf(300, "20", steps).goes_on_from, 4U);
+  EXPECT_EQ(NextPlaceOf(10, "", {}).timeline, 0U) << "the first of all";
+  const NextPlace gone = NextPlaceOf(300, "250", steps);
+  EXPECT_EQ(gone.timeline, 1U) << "what was deleted says nothing";
+  EXPECT_EQ(gone.goes_on_from, std::nullopt);
 }
 
 TEST(FindSteps, LeavesOutWhatIsNobodysStep) {

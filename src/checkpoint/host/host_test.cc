@@ -136,10 +136,22 @@ TEST_F(HostTest, TakesASaveFromMemoryToDisk) {
   // In two packets, as those of many ranks come.
   EXPECT_EQ(AskStorage({{"type", "shards"}, {"shards", {others[0]}}}), Json::object());
   EXPECT_EQ(AskStorage({{"type", "shards"}, {"shards", {others[1], others[2], others[3]}}}), Json::object());
-  Json close = {
-      {"type", "close"},      {"name", "10"},   {"step", 10},      {"branch", 0},           {"epoch", 1},
-      {"world_size", 4},      {"kind", "ddp"},  {"job_id", "job"}, {"layout", "torch-zip"}, {"trackers", {"latest"}},
-      {"written_unix_ms", 5}, {"keep_last", 0}, {"keep_every", 0}, {"archive", ""},         {"archive_every", 0}};
+  Json close = {{"type", "close"},
+                {"goes_on_from", {"5"}},
+                {"name", "10"},
+                {"step", 10},
+                {"branch", 0},
+                {"epoch", 1},
+                {"world_size", 4},
+                {"kind", "ddp"},
+                {"job_id", "job"},
+                {"layout", "torch-zip"},
+                {"trackers", {"latest"}},
+                {"written_unix_ms", 5},
+                {"keep_last", 0},
+                {"keep_every", 0},
+                {"archive", ""},
+                {"archive_every", 0}};
   EXPECT_EQ(AskStorage(close)["warnings"], Json::array());
   const FoundStep step = LookAtStep(dir_ + "/10");
   ASSERT_EQ(step.state, StepState::kCommitted) << step.why;

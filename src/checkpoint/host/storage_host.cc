@@ -106,6 +106,8 @@ StatusOr<Json> StorageHost::Close(Request& request) {
   step.trackers = request.Texts("trackers", kTrackersMax);
   step.retention.keep_last = static_cast<int>(request.Number("keep_last", 0, kRankMax));
   step.retention.keep_every = request.Number("keep_every", 0, kNumberMax);
+  const std::vector<std::string> goes_on_from = request.Texts("goes_on_from", 1);
+  if (!goes_on_from.empty()) step.goes_on_from = goes_on_from.front();
   const std::string archive = request.Text("archive", kPathBytesMax);
   const int64_t archive_every = request.Number("archive_every", 0, kNumberMax);
   PHX_RETURN_IF_ERROR(request.status());

@@ -1,6 +1,7 @@
 // The end of a step's way to storage: the manifest, from which on it counts, then what follows from that.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct StepToPublish {
   Manifest manifest;
   std::vector<std::string> trackers;
   Retention retention;
+  std::optional<std::string> goes_on_from = std::nullopt;  // NextPlaceOf
 };
 
 // Publishes the step as the one behind all that is stored there, then writes the trackers, then deletes what need not

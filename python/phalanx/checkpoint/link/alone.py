@@ -48,9 +48,10 @@ class _Save:
 class Alone:
     """Of one Checkpointer."""
 
-    def __init__(self, directory, kind, here):
+    def __init__(self, directory, kind, here, way):
         """Raises door.Gone where there is no host to be had."""
-        self._directory, self._kind, self._here = directory, kind, here
+        self._directory, self._kind, self._here, self._way = directory, kind, here, way
+        self._stored = {}  # folder of the newest step that was stored, by branch
         self._shared_page = "main" if forms.is_shared(kind) and here.leads else ""
         self._host = host.Host()
         self._group = None
@@ -321,10 +322,12 @@ class Alone:
                 layout=self._layout,
                 job_id=self._here.job_id,
                 written_unix_ms=time.time_ns() // 1_000_000,
+                goes_on_from=[self._stored.get(save.branch, self._way.began_from(save.branch))],
                 **kept,
             )
         except (door.Gone, door.Refusal) as error:
             return str(error)
+        self._stored[save.branch] = name
         return _BEHIND + "; ".join(warnings) if warnings else None
 
 

@@ -14,6 +14,7 @@ class Way:
         self._branch = 0
         self._has_loaded = False
         self._last_step = None  # that was saved on this branch
+        self._from_disk = {}  # folder of the stored step with which a branch began, by branch
 
     def goes_back(self):
         """The branch that begins with a load(). The first one, with which a life begins, goes back to nothing of it."""
@@ -21,6 +22,14 @@ class Way:
             self._branch += 1
         self._has_loaded, self._last_step = True, None
         return self._branch
+
+    def goes_on_from(self, folder):
+        """What the load() that has begun this branch has found on disk; "": nothing."""
+        self._from_disk[self._branch] = folder
+
+    def began_from(self, branch):
+        """What goes_on_from() was told; "" too where the script went back by itself, or has loaded nothing."""
+        return self._from_disk.get(branch, "")
 
     def begins(self, step):
         """As saves(), but that the same step once more is a new branch, too: who tries a save again that has failed."""
