@@ -22,6 +22,7 @@
 #include "cli/check_rows.h"
 #include "cli/ckpt.h"
 #include "cli/ckpt_discard.h"
+#include "cli/ckpt_memory.h"
 #include "cli/ckpt_rescue.h"
 #include "cli/data.h"
 #include "cli/elasticity_command.h"
@@ -292,6 +293,9 @@ void DeclareCkpts(CLI::App& app, CkptFlags& flags) {
   rescue->add_flag("--without-lost", flags.without_lost,
                    "DDP: what ranks of lost nodes had of their own is not needed");
   rescue->add_flag("--free", flags.free, "give the memory back when the step counts");
+  CLI::App* memory = ckpt->add_subcommand("memory", "what saves take of memory, and what they would take, of each job");
+  memory->add_option("PATH", flags.path, "/dev/shm, or a folder of it")->default_str(checkpoint::kMemoryRoot);
+  memory->add_flag("--json", flags.json, "for programs");
   DeclareCkpt(*ckpt, flags, "rm", "removes a step's folder; or, as discard, memory");
   DeclareCkpt(*ckpt, flags, "discard", "removes a dead job's memory; of /dev/shm, that of all your dead jobs");
   for (const char* name : {"steps", "delete"}) {  // for phalanx.checkpoint
@@ -317,6 +321,7 @@ StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags)
   if (command == "export") return CkptExport(flags.path, flags.other, flags.json);
   if (command == "discard") return CkptDiscard(flags.path, flags.json);
   if (command == "rm") return CkptRemove(flags.path, flags.json);
+  if (command == "memory") return CkptMemory(flags.path.empty() ? checkpoint::kMemoryRoot : flags.path, flags.json);
   const RescueOptions options{flags.other, flags.step, flags.without_lost, flags.json, flags.free};
   return CkptRescue(flags.path, options, UnixMs());
 }

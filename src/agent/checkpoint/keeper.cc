@@ -261,6 +261,7 @@ void CheckpointKeeper::OnPrepared(const Status& made, const ckpt::SlotPlan& plan
   preparing_.pop_front();
   if (made.ok()) {
     memory_->Install(plan);
+    prepared_[plan.dir][plan.page] = {plan.bytes, plan.slots, packet.slots};
     Answer(local_rank, JsonObject()
                            .Add("id", packet.id)
                            .Add("slots", plan.slots)
@@ -271,6 +272,16 @@ void CheckpointKeeper::OnPrepared(const Status& made, const ckpt::SlotPlan& plan
     AnswerError(local_rank, packet.id, Message(made));
   }
   if (!preparing_.empty()) PrepareNext();
+}
+
+// Once, with the first save that is committed: all ranks of the node have their slots then.
+void CheckpointKeeper::SayCost(const std::string& dir) {
+  const auto prepared = prepared_.find(dir);
+  if (prepared == prepared_.end()) return;
+  if (cost_said_.insert(dir).second) {
+    links_.say(CostText(dir, prepared->second, ckpt::FreeMemoryBytes(memory_->path())));
+  }
+  prepared_.erase(prepared);
 }
 
 void CheckpointKeeper::On(int local_rank, const SealedPacket& packet) {
@@ -460,6 +471,7 @@ void CheckpointKeeper::Do(const MarkCommitted& action) {
   if (action.save.epoch == epoch_) exchange_.OnCommitted(action.dir, action.save);
   memory_->Commit(action.dir, action.save);
   memory_->FreeUnneeded(action.dir, action.save);
+  SayCost(action.dir);
   ReplaceSlots();
 }
 

@@ -174,6 +174,7 @@ class CheckpointKeeper {
   void OnFetched(const FetchImages& action, const FetchedFiles& fetched);
   void PrepareNext();
   void OnPrepared(const Status& made, const checkpoint::SlotPlan& plan);
+  void SayCost(const std::string& dir);
   Status OpenPages(int local_rank, const OpenPacket& packet, std::string* own, std::string* main);
   void ReplaceSlots();
   void Postpone(const checkpoint::SlotPlan& plan, const std::string& why);
@@ -208,7 +209,10 @@ class CheckpointKeeper {
   std::map<std::string, Tiers> tiers_;          // by directory
   // By local rank, -1 where that has gone since.
   std::deque<std::pair<int, PreparePacket>> preparing_;  // the first is being served
-  std::vector<std::pair<int, OpenPacket>> opening_;      // when directories have been looked at
+  // Of directories whose cost has not been said yet: what was prepared of each page.
+  std::map<std::string, std::map<std::string, PreparedPage>> prepared_;
+  std::set<std::string> cost_said_;                  // directories
+  std::vector<std::pair<int, OpenPacket>> opening_;  // when directories have been looked at
   bool running_ = false;
   std::function<void()> when_unneeded_;
   TaskThread memory_thread_{"phx-memory"};

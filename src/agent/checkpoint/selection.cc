@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -263,6 +264,22 @@ std::string StoreRefusal(const std::vector<ckpt::MemoryImage>& held, int local_w
   const auto own = std::ranges::count_if(held, [](const ckpt::MemoryImage& image) { return !IsShared(image); });
   if (own >= local_world_size) return "";
   return fmt::format("{} of {} images are no longer in memory", local_world_size - own, local_world_size);
+}
+
+std::string CostText(const std::string& dir, const std::map<std::string, PreparedPage>& pages, uint64_t free_bytes) {
+  uint64_t taken = 0, wanted = 0;
+  int slots = std::numeric_limits<int>::max(), slots_wanted = 0;
+  for (const auto& [name, page] : pages) {
+    taken += page.bytes * static_cast<uint64_t>(page.slots);
+    wanted += page.bytes * static_cast<uint64_t>(page.slots_wanted);
+    slots = std::min(slots, page.slots);
+    slots_wanted = std::max(slots_wanted, page.slots_wanted);
+  }
+  const auto mib = [](uint64_t bytes) { return (bytes + (uint64_t{1} << 20) - 1) >> 20; };
+  std::string text = fmt::format("checkpoint: saves to {} take {} MiB of this node's /dev/shm, in {} slots a writer; ",
+                                 dir, mib(taken), slots);
+  if (taken < wanted) text += fmt::format("{} slots need {} MiB; ", slots_wanted, mib(wanted));
+  return text + fmt::format("{} MiB more are free (`phalanx ckpt memory`)", mib(free_bytes));
 }
 
 ckpt::StepToPublish ToPublish(const CloseStep& action, const std::string& job_id, int64_t written_unix_ms) {

@@ -116,6 +116,18 @@ v1::FoundOnDisk NewestStep(const std::string& dir, std::vector<checkpoint::Found
 std::string WhyNotKnown(const std::string& dir, const std::vector<checkpoint::FoundStep>& newest_first,
                         const std::set<std::string>& but);
 
+// --- what a node's memory takes -----------------------------------------------------------------------------------
+
+// The slots of one page, as a rank has asked for them and got them.
+struct PreparedPage {
+  uint64_t bytes = 0;  // of a slot
+  int slots = 0;
+  int slots_wanted = 0;
+};
+
+// What saves to that directory take on this node, and what else is free, for people.
+std::string CostText(const std::string& dir, const std::map<std::string, PreparedPage>& pages, uint64_t free_bytes);
+
 // --- what a node stores -------------------------------------------------------------------------------------------
 
 // `images` are those of a save on this node: the shared one goes to storage only from the node that is told so, and

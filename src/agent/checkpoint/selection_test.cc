@@ -405,5 +405,15 @@ TEST(ToCloseTest, TheManifestSaysWhatTheMasterHasOrdered) {
   EXPECT_EQ(step.manifest.shards[0], (ckpt::Shard{2, "rank_2.safetensors", 8192, 5, FileNeed::kNobody}));
 }
 
+TEST(CostTextTest, SaysWhatSlotsTakeAndWhatThreeWould) {
+  const uint64_t mib = uint64_t{1} << 20;
+  EXPECT_EQ(CostText("/data/run", {{"0", {mib, 3, 3}}, {"main", {4 * mib, 3, 3}}}, 100 * mib),
+            "checkpoint: saves to /data/run take 15 MiB of this node's /dev/shm, in 3 slots a writer; 100 MiB more are "
+            "free (`phalanx ckpt memory`)");
+  EXPECT_EQ(CostText("/data/run", {{"0", {mib, 3, 3}}, {"main", {4 * mib, 2, 3}}}, mib),
+            "checkpoint: saves to /data/run take 11 MiB of this node's /dev/shm, in 2 slots a writer; 3 slots need 15 "
+            "MiB; 1 MiB more are free (`phalanx ckpt memory`)");
+}
+
 }  // namespace
 }  // namespace phalanx::agent
