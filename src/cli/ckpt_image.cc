@@ -30,6 +30,7 @@ ImageInfo ParseInfo(std::string_view text) {
   info.known = true;
   info.step = NumberIn(object, "step");
   info.epoch = NumberOf<uint64_t>(object, "epoch");
+  if (object.contains("branch")) info.branch = NumberOf<uint32_t>(object, "branch");
   info.rank = NumberOf<uint32_t>(object, "rank");
   info.world_size = NumberOf<uint32_t>(object, "world_size");
   info.kind = TextIn(object, "kind");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct ImageInfo {
   bool known = false;
   int64_t step = 0;
   uint64_t epoch = 0;
+  std::optional<uint32_t> branch = std::nullopt;  // of one of a Phalanx that says it
   uint32_t rank = 0;
   uint32_t world_size = 0;
   std::string kind;

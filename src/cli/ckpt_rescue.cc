@@ -15,12 +15,12 @@
 
 #include "base/fd.h"
 #include "checkpoint/disk/manifest.h"
-#include "checkpoint/disk/persist.h"
 #include "checkpoint/disk/steps.h"
 #include "checkpoint/files/files.h"
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/memory_names.h"
 #include "checkpoint/storage/files_of.h"
+#include "checkpoint/storage/publish.h"
 #include "checkpoint/storage/storage.h"
 #include "cli/ckpt_discard.h"
 #include "cli/ckpt_image.h"
@@ -121,8 +121,9 @@ Status CheckAllRanks(const SaveOfAll& save) {
   const size_t ranks = RanksOf(save);
   if (ranks == world_size) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      fmt::format("a state that its ranks share out is rescued where all of them are: of {} this memory has {}; a "
-                  "phalanx-run of the same job takes it up, on the same nodes",
+      fmt::format("a state that its ranks share out is rescued where all of them are: of {} this memory has {}; name "
+                  "the folders of all nodes, or copies of them: phalanx ckpt rescue PATH PATH ..; a phalanx-run of the "
+                  "same job takes it up, on the same nodes",
                   world_size, ranks));
 }
 
@@ -171,12 +172,13 @@ StatusOr<Shard> ReadOne(const std::string& folder, int64_t rank, const Found& li
   PHX_RETURN_IF_ERROR(CheckRecords(path, image));
   const ImageInfo& info = image.info;
   const bool same_rank = rank == checkpoint::kMainRank || rank == int64_t{info.rank};
-  if (!same_rank || info.step != wanted.step || info.epoch != wanted.epoch || info.job_id != wanted.job_id ||
-      info.world_size != wanted.world_size) {
+  const bool same_branch = info.branch.value_or(like.branch) == like.branch;
+  if (!same_rank || !same_branch || info.step != wanted.step || info.epoch != wanted.epoch ||
+      info.job_id != wanted.job_id || info.world_size != wanted.world_size) {
     return absl::DataLossError(
-        fmt::format("{}: rank {} of {} at step {}, epoch {}, of job '{}': it belongs to another "
+        fmt::format("{}: rank {} of {} at step {}, epoch {}, branch {}, of job '{}': it belongs to another "
                     "state; remove it or name another place",
-                    path, info.rank, info.world_size, info.step, info.epoch, info.job_id));
+                    path, info.rank, info.world_size, info.step, info.epoch, info.branch.value_or(0), info.job_id));
   }
   return Shard{.rank = rank,
                .file = file,
@@ -270,16 +272,15 @@ bool CountsWithout(const std::vector<std::string>& missing, const Found& like) {
 }
 
 // Those of the images in memory; of the state that is the same on all ranks one copy is enough.
-StatusOr<std::vector<Shard>> WriteAll(const std::vector<Found>& found, const std::string& to,
+StatusOr<std::vector<Shard>> WriteAll(const std::vector<Found>& found, checkpoint::Storage& storage,
                                       const std::string& step_name) {
-  PHX_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenStorage(to));
   std::vector<Shard> all;
   bool has_main = false;
   for (const Found& one : found) {
     if (one.main && std::exchange(has_main, true)) continue;
     const int64_t rank = one.main ? checkpoint::kMainRank : int64_t{one.info.rank};
     PHX_ASSIGN_OR_RETURN(const std::vector<Shard> shards,
-                         checkpoint::PutImage(*storage, step_name, {one.path, one.form, rank, one.bytes, one.crc32}));
+                         checkpoint::PutImage(storage, step_name, {one.path, one.form, rank, one.bytes, one.crc32}));
     all.insert(all.end(), shards.begin(), shards.end());
   }
   return all;
@@ -317,7 +318,8 @@ StatusOr<Rescued> WriteRescued(const Chosen& chosen, const RescueOptions& option
   const ImageInfo& info = found.front().info;
   const std::string step_name = checkpoint::StepNameText({.step = info.step});
   Rescued rescued{.folder = fmt::format("{}/{}", to, step_name), .missing = {}};
-  PHX_ASSIGN_OR_RETURN(std::vector<Shard> all, WriteAll(found, to, step_name));
+  PHX_ASSIGN_OR_RETURN(const auto storage, checkpoint::OpenStorage(to));
+  PHX_ASSIGN_OR_RETURN(std::vector<Shard> all, WriteAll(found, *storage, step_name));
   rescued.written = all.size();
   std::vector<std::string>& missing = rescued.missing;
   // Where any rank may need any file, all are here (Choose).
@@ -327,11 +329,26 @@ StatusOr<Rescued> WriteRescued(const Chosen& chosen, const RescueOptions& option
   std::ranges::stable_sort(all, {}, &Shard::rank);
   rescued.counts = missing.empty() || (options.without_lost && CountsWithout(missing, found.front()));
   if (rescued.counts) {
-    const Status written = checkpoint::WriteManifest(to, step_name, ManifestFor(found.front(), std::move(all), now));
+    // Behind all that is there, as a job stores: it is what was trained last.
+    checkpoint::StepToPublish step;
+    step.name = step_name;
+    step.manifest = ManifestFor(found.front(), std::move(all), now);
+    const auto published = checkpoint::PublishStep(*storage, step);
     // Another node's was just as late, and as complete.
-    if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
+    if (!published.ok() && !absl::IsAlreadyExists(published.status())) return published.status();
   }
   return rescued;
+}
+
+// One that is named twice, or is below another path, is one.
+StatusOr<std::set<std::string>> FoldersOf(const std::vector<std::string>& paths) {
+  std::set<std::string> folders;
+  for (std::string path : paths) {
+    while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+    PHX_ASSIGN_OR_RETURN(const std::vector<std::string> meant, checkpoint::DeadMemories(path));
+    folders.insert(meant.begin(), meant.end());
+  }
+  return folders;
 }
 
 // The job's, of agents that are dead.
@@ -361,10 +378,9 @@ std::vector<LeftStep> LeftSteps(const std::vector<MemoryFolder>& memories, const
   return left;
 }
 
-StatusOr<CkptAnswer> CkptRescue(const std::string& given, const RescueOptions& options, int64_t now_unix_ms) {
-  std::string path = given;
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  PHX_ASSIGN_OR_RETURN(const std::vector<std::string> meant, checkpoint::DeadMemories(path));
+StatusOr<CkptAnswer> CkptRescue(const std::vector<std::string>& paths, const RescueOptions& options,
+                                int64_t now_unix_ms) {
+  PHX_ASSIGN_OR_RETURN(const std::set<std::string> meant, FoldersOf(paths));
   std::vector<Fd> locks;
   std::vector<MemoryFolder> memories;
   for (const std::string& folder : meant) {

@@ -19,6 +19,7 @@
 #include "checkpoint/memory/memory_reader.h"
 #include "checkpoint/rank/control.h"
 #include "cli/ckpt_discard.h"
+#include "cli/ckpt_memory.h"
 #include "cli/ckpt_rescue.h"
 
 namespace phalanx::cli {
@@ -36,7 +37,8 @@ constexpr const char* kRun = "00000000000000cc";
 constexpr int64_t kNow = 1'700'000'000'000;
 
 // What a rank of `world` would have sealed.
-std::string ImageText(int64_t step, uint32_t rank, uint32_t world, char filler = 'x', const char* kind = "full") {
+std::string ImageText(int64_t step, uint32_t rank, uint32_t world, char filler = 'x', const char* kind = "full",
+                      uint32_t branch = 0) {
   const std::array<uint64_t, 2> sizes = {100'000, 4};
   checkpoint::ImageLayout layout;
   EXPECT_EQ(checkpoint::PlanImage(sizes.data(), sizes.size(), 20, 0, &layout), "");
@@ -47,9 +49,9 @@ std::string ImageText(int64_t step, uint32_t rank, uint32_t world, char filler =
     image.replace(layout.data_at[i], data.size(), data);
     crcs[i] = Crc32(0, data.data(), data.size());
   }
-  const std::string info =
-      fmt::format(R"({{"version":1,"step":{},"epoch":3,"rank":{},"world_size":{},"kind":"{}","job_id":"job7"}})", step,
-                  rank, world, kind);
+  const std::string info = fmt::format(
+      R"({{"version":1,"step":{},"branch":{},"epoch":3,"rank":{},"world_size":{},"kind":"{}","job_id":"job7"}})", step,
+      branch, rank, world, kind);
   const std::string id(40, '1');
   const std::string pickle(20, 'p');
   checkpoint::FinishImage(reinterpret_cast<uint8_t*>(image.data()), layout,
@@ -71,6 +73,7 @@ class Memory {
     bool committed = false;
     bool dropped = false;
     SaveForm form = {};
+    uint32_t branch = 0;
   };
 
   void Rank(uint32_t local_rank, uint32_t rank, uint32_t world, const std::vector<Sealed>& slots) const {
@@ -101,6 +104,7 @@ class Memory {
                                         .crc32 = Crc32(0, sealed.image.data(), sealed.image.size()),
                                         .records = 2,
                                         .sealed_unix_ms = kNow,
+                                        .branch = sealed.branch,
                                         .form = sealed.form};
       EXPECT_TRUE(control.Seal(static_cast<int>(i), generation, image));
       if (sealed.committed) control.SetCommitted(static_cast<int>(i), generation);
@@ -121,8 +125,10 @@ Memory::Sealed At(int64_t step, uint32_t rank, uint32_t world, bool committed = 
   return {ImageText(step, rank, world), step, committed};
 }
 
-void WriteStep(const TestFolder& folder, const std::string& name, int64_t step, char filler = 'x') {
+void WriteStep(const TestFolder& folder, const std::string& name, int64_t step, char filler = 'x',
+               uint64_t sequence = 0) {
   checkpoint::Manifest manifest{.step = step,
+                                .sequence = sequence,
                                 .epoch = 3,
                                 .world_size = 2,
                                 .kind = "full",
@@ -203,7 +209,7 @@ TEST(CkptList, TellsOfOthersOnlyNameAndSize) {
   EXPECT_EQ(all[0]["own"], false);
   EXPECT_GT(all[0]["bytes"], 100'000);
   EXPECT_FALSE(all[0].contains("job_id"));
-  EXPECT_TRUE(absl::IsNotFound(CkptRescue(root.path(), {.to = root / "out"}, kNow).status()));
+  EXPECT_TRUE(absl::IsNotFound(CkptRescue({root.path()}, {.to = root / "out"}, kNow).status()));
 }
 
 TEST(CkptDiscard, RemovesWhatDeadJobsHaveLeft) {
@@ -319,7 +325,7 @@ TEST(CkptRescue, WritesTheNewestStepThatAllHaveSealed) {
   const Memory memory(root);
   memory.Rank(0, 0, 2, {At(10, 0, 2, true), At(20, 0, 2), At(30, 0, 2)});
   memory.Rank(1, 1, 2, {At(10, 1, 2, true), At(20, 1, 2)});
-  const StatusOr<CkptAnswer> answer = CkptRescue(root.path(), {.to = root / "out"}, kNow);
+  const StatusOr<CkptAnswer> answer = CkptRescue({root.path()}, {.to = root / "out"}, kNow);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->exit_code, 0) << answer->text;
   const auto steps = checkpoint::FindSteps(root / "out");
@@ -353,17 +359,17 @@ TEST(CkptRescue, WritesTheNewestStepThatIsCommitted) {
   const Memory memory(root);
   memory.Rank(0, 0, 3, {At(10, 0, 3, true), At(20, 0, 3), At(30, 0, 3)});
   memory.Rank(1, 1, 3, {At(10, 1, 3), At(20, 1, 3), At(30, 1, 3)});
-  const json told = json::parse(CkptRescue(root.path(), {.to = root / "out", .json = true}, kNow)->text);
+  const json told = json::parse(CkptRescue({root.path()}, {.to = root / "out", .json = true}, kNow)->text);
   EXPECT_EQ(told["step"], 10);
   EXPECT_EQ(told["committed"], true);
   EXPECT_EQ(told["newer"], json({30, 20}));
-  EXPECT_THAT(CkptRescue(root.path(), {.to = root / "out"}, kNow)->text,
+  EXPECT_THAT(CkptRescue({root.path()}, {.to = root / "out"}, kNow)->text,
               HasSubstr("step 30 is in this memory, too, and newer: where other nodes have it, use --step 30"));
-  const StatusOr<CkptAnswer> named = CkptRescue(root.path(), {.to = root / "out", .step = 20}, kNow);
+  const StatusOr<CkptAnswer> named = CkptRescue({root.path()}, {.to = root / "out", .step = 20}, kNow);
   EXPECT_EQ(named->exit_code, 1);
   EXPECT_THAT(named->text, AllOf(HasSubstr("step 20"), HasSubstr("does not say that all ranks of the job had this")));
   EXPECT_THAT(named->text, HasSubstr("1 more are missing, the first is rank_2.pt"));
-  EXPECT_THAT(Message(CkptRescue(root.path(), {.to = root / "out", .step = 15}, kNow).status()),
+  EXPECT_THAT(Message(CkptRescue({root.path()}, {.to = root / "out", .step = 15}, kNow).status()),
               HasSubstr("no save of step 15 is sealed by all 2 writers"));
 }
 
@@ -371,12 +377,12 @@ TEST(CkptRescue, GivesTheMemoryBackWhereTheStepCounts) {
   const TestFolder root;
   const Memory memory(root);
   memory.Rank(0, 0, 2, {At(10, 0, 2)});
-  const StatusOr<CkptAnswer> half = CkptRescue(root.path(), {.to = root / "out", .free = true}, kNow);
+  const StatusOr<CkptAnswer> half = CkptRescue({root.path()}, {.to = root / "out", .free = true}, kNow);
   ASSERT_TRUE(half.ok()) << half.status();
   EXPECT_THAT(half->text, HasSubstr("the memory stays until the step counts"));
   EXPECT_TRUE(root.Has(memory.folder().substr(root.path().size() + 1)));
   memory.Rank(1, 1, 2, {At(10, 1, 2)});
-  const StatusOr<CkptAnswer> whole = CkptRescue(root.path(), {.to = root / "out", .free = true}, kNow);
+  const StatusOr<CkptAnswer> whole = CkptRescue({root.path()}, {.to = root / "out", .free = true}, kNow);
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_THAT(whole->text, HasSubstr("of memory are free again"));
   EXPECT_FALSE(root.Has(memory.folder().substr(root.path().size() + 1)));
@@ -414,8 +420,8 @@ TEST(CkptRescue, WritesNothingThatWasDropped) {
   const TestFolder root;
   const Memory memory(root);
   memory.Rank(0, 0, 1, {At(10, 0, 1), {ImageText(20, 0, 1), 20, false, true}});
-  EXPECT_EQ(json::parse(CkptRescue(root.path(), {.to = root / "out", .json = true}, kNow)->text)["step"], 10);
-  EXPECT_TRUE(absl::IsNotFound(CkptRescue(root.path(), {.to = root / "out", .step = 20}, kNow).status()));
+  EXPECT_EQ(json::parse(CkptRescue({root.path()}, {.to = root / "out", .json = true}, kNow)->text)["step"], 10);
+  EXPECT_TRUE(absl::IsNotFound(CkptRescue({root.path()}, {.to = root / "out", .step = 20}, kNow).status()));
 }
 
 TEST(CkptRescue, IsRefusedWhileTheAgentLives) {
@@ -424,10 +430,10 @@ TEST(CkptRescue, IsRefusedWhileTheAgentLives) {
   memory.Rank(0, 0, 1, {At(10, 0, 1)});
   const Fd agent(open((memory.folder() + "/node.json").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(flock(agent.get(), LOCK_EX), 0);
-  const Status named = CkptRescue(memory.folder(), {.to = root / "out"}, kNow).status();
+  const Status named = CkptRescue({memory.folder()}, {.to = root / "out"}, kNow).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(named));
   EXPECT_THAT(Message(named), HasSubstr("nothing is rescued"));
-  EXPECT_TRUE(absl::IsNotFound(CkptRescue(root.path(), {.to = root / "out"}, kNow).status()));
+  EXPECT_TRUE(absl::IsNotFound(CkptRescue({root.path()}, {.to = root / "out"}, kNow).status()));
   EXPECT_FALSE(root.Has("out"));
   EXPECT_EQ(ParsedList(root.path())["memories"][0]["agent_lives"], true);
 }
@@ -440,12 +446,12 @@ TEST(CkptRescue, CountsWhenTheLastNodesRanksAreThere) {
   one.Rank(0, 0, 2, {At(10, 0, 2), At(20, 0, 2)});
   const Memory two(second);
   two.Rank(0, 1, 2, {At(20, 1, 2)});
-  const StatusOr<CkptAnswer> begun = CkptRescue(one.folder(), {.to = first / "out"}, kNow);
+  const StatusOr<CkptAnswer> begun = CkptRescue({one.folder()}, {.to = first / "out"}, kNow);
   ASSERT_TRUE(begun.ok()) << begun.status();
   EXPECT_EQ(begun->exit_code, 1);
   EXPECT_THAT(begun->text, HasSubstr("1 more are missing, the first is rank_1.pt"));
   EXPECT_EQ(checkpoint::NewestCommitted(*checkpoint::FindSteps(first / "out")), nullptr);
-  EXPECT_EQ(CkptRescue(two.folder(), {.to = first / "out"}, kNow)->exit_code, 0);
+  EXPECT_EQ(CkptRescue({two.folder()}, {.to = first / "out"}, kNow)->exit_code, 0);
   EXPECT_EQ(CkptVerify(first / "out", false)->exit_code, 0);
   EXPECT_EQ(checkpoint::NewestCommitted(*checkpoint::FindSteps(first / "out"))->name, "20");
 }
@@ -461,9 +467,9 @@ TEST(CkptRescue, WritesTheSharedStateOnce) {
   one.Page("main", 0, 2, {image(0, "ddp")});
   const Memory two(root, "phx-0-00000000000000aa-00000000000000dd-1");
   two.Rank(0, 1, 2, {image(1, "ddp-rank")});
-  EXPECT_EQ(CkptRescue(two.folder(), {.to = root / "half"}, kNow)->exit_code, 1);  // without the shared state
+  EXPECT_EQ(CkptRescue({two.folder()}, {.to = root / "half"}, kNow)->exit_code, 1);  // without the shared state
   two.Page("main", 1, 2, {image(1, "ddp")});
-  ASSERT_EQ(CkptRescue(root.path(), {.to = root / "out"}, kNow)->exit_code, 0);
+  ASSERT_EQ(CkptRescue({root.path()}, {.to = root / "out"}, kNow)->exit_code, 0);
   const auto steps = checkpoint::FindSteps(root / "out");
   const checkpoint::Manifest& manifest = *steps->front().manifest;
   EXPECT_EQ(manifest.kind, "ddp");
@@ -481,14 +487,14 @@ TEST(CkptRescue, LetsAStepOfDdpCountWithoutLostNodes) {
   };
   const Memory one(root);
   one.Rank(0, 0, 2, {image(0, "ddp-rank")});
-  EXPECT_EQ(CkptRescue(one.folder(), {.to = root / "own", .without_lost = true}, kNow)->exit_code, 1);
+  EXPECT_EQ(CkptRescue({one.folder()}, {.to = root / "own", .without_lost = true}, kNow)->exit_code, 1);
   EXPECT_FALSE(root.Has("own/20/manifest.json"));
   one.Page("main", 0, 2, {image(0, "ddp")});
-  const StatusOr<CkptAnswer> half = CkptRescue(one.folder(), {.to = root / "out"}, kNow);
+  const StatusOr<CkptAnswer> half = CkptRescue({one.folder()}, {.to = root / "out"}, kNow);
   EXPECT_EQ(half->exit_code, 1);
   EXPECT_THAT(half->text, HasSubstr("--without-lost"));
   EXPECT_FALSE(root.Has("out/20/manifest.json"));
-  const StatusOr<CkptAnswer> without = CkptRescue(one.folder(), {.to = root / "out", .without_lost = true}, kNow);
+  const StatusOr<CkptAnswer> without = CkptRescue({one.folder()}, {.to = root / "out", .without_lost = true}, kNow);
   EXPECT_EQ(without->exit_code, 0);
   EXPECT_THAT(without->text, HasSubstr("the first is rank_1.pt: the step counts without them"));
   const auto steps = checkpoint::FindSteps(root / "out");
@@ -507,13 +513,13 @@ TEST(CkptRescue, WritesNamedFiles) {
   const Memory memory(root);
   memory.Rank(0, 0, 2, {image({{"model.pt", 4'096, 4'096, crc}})});
   memory.Page("main", 0, 2, {image({})});
-  const Status half = CkptRescue(root.path(), {.to = root / "half"}, kNow).status();
+  const Status half = CkptRescue({root.path()}, {.to = root / "half"}, kNow).status();
   EXPECT_THAT(Message(half), HasSubstr("of 2 this memory has 1"));
   memory.Rank(1, 1, 2, {image({{"model.pt", 4'096, 4'096, crc, true}, {"optimizer_1.pt", 8'192, 4'096, crc}})});
   const auto shown = CkptShow(root / memory.Path("slot-1-0.9"), false);
   ASSERT_TRUE(shown.ok()) << shown.status();
   EXPECT_THAT(shown->text, AllOf(HasSubstr("2 files in"), HasSubstr("optimizer_1.pt"), HasSubstr("from another rank")));
-  const StatusOr<CkptAnswer> answer = CkptRescue(root.path(), {.to = root / "out"}, kNow);
+  const StatusOr<CkptAnswer> answer = CkptRescue({root.path()}, {.to = root / "out"}, kNow);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->exit_code, 0) << answer->text;
   const auto steps = checkpoint::FindSteps(root / "out");
@@ -527,11 +533,91 @@ TEST(CkptRescue, WritesNamedFiles) {
   EXPECT_EQ(CkptVerify(root / "out", false)->exit_code, 0);
 }
 
+// Copies of two nodes' folders: what any rank may need is there only where all of it is.
+TEST(CkptRescue, TakesFoldersOfSeveralNodes) {
+  const TestFolder root;
+  const std::string zeros(4'096, '\0');
+  const uint32_t crc = Crc32(0, zeros.data(), zeros.size());
+  const auto image = [&](const std::string& name) {
+    return Memory::Sealed{checkpoint::ImageOfFiles({{name, 4'096, 4'096, crc}}, 8'192), 20, true, false, kFilesForm};
+  };
+  const Memory one(root, std::string("one/") + kMemory);
+  one.Rank(0, 0, 2, {image("model.pt")});
+  const Memory two(root, std::string("two/") + kMemory);
+  two.Rank(0, 1, 2, {image("optimizer_1.pt")});
+  const Status half = CkptRescue({one.folder()}, {.to = root / "out"}, kNow).status();
+  EXPECT_THAT(Message(half), HasSubstr("of 2 this memory has 1; name the folders of all nodes"));
+  const StatusOr<CkptAnswer> answer =
+      CkptRescue({one.folder(), root / "two", one.folder() + "/"}, {.to = root / "out"}, kNow);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->exit_code, 0) << answer->text;
+  EXPECT_EQ(checkpoint::FindSteps(root / "out")->front().manifest->shards.size(), 2u);
+}
+
+// What was trained last is the newest, whatever steps lie there.
+TEST(CkptRescue, StoresBehindWhatIsThere) {
+  const TestFolder root;
+  for (const int64_t n : {1, 2, 3}) WriteStep(root, fmt::format("out/{}00", n), 100 * n, 'x', static_cast<uint64_t>(n));
+  const Memory memory(root);
+  memory.Rank(0, 0, 1, {At(250, 0, 1, true)});
+  ASSERT_EQ(CkptRescue({root.path()}, {.to = root / "out"}, kNow)->exit_code, 0);
+  const auto steps = checkpoint::FindSteps(root / "out");
+  EXPECT_EQ(checkpoint::NewestCommitted(*steps)->name, "250");
+  EXPECT_EQ(steps->front().manifest->sequence, 4u);
+  EXPECT_EQ(steps->front().timeline, 1u) << "of those that are there it goes on from none";
+  EXPECT_THAT(CkptList(root / "out", false, kNow)->text, HasSubstr("250   committed  1         1"));
+  EXPECT_THAT(CkptShow(root / "out/250", false)->text, HasSubstr("timeline 1, stored as number 4 there"));
+}
+
+// Two nodes at one step, of which one has gone back before it.
+TEST(CkptRescue, TakesNoShardOfAnotherBranch) {
+  const TestFolder root;
+  const Memory memory(root);
+  const auto sealed = [](uint32_t rank, uint32_t branch) {
+    return Memory::Sealed{ImageText(20, rank, 2, 'x', "full", branch), 20, false, false, {}, branch};
+  };
+  memory.Rank(0, 0, 2, {sealed(0, 1)});
+  root.Write("out/20/rank_1.pt", ImageText(20, 1, 2));
+  const Status status = CkptRescue({memory.folder()}, {.to = root / "out"}, kNow).status();
+  EXPECT_THAT(Message(status), HasSubstr("epoch 3, branch 0, of job 'job7': it belongs to another state"));
+  const Memory other(root, "phx-0-00000000000000aa-00000000000000dd-1");
+  other.Rank(0, 1, 2, {sealed(1, 0)});
+  EXPECT_THAT(Message(CkptRescue({root.path()}, {.to = root / "both"}, kNow).status()),
+              HasSubstr("no step is sealed by all 2 writers"));
+  other.Rank(0, 1, 2, {sealed(1, 1)});
+  EXPECT_EQ(CkptRescue({root.path()}, {.to = root / "both"}, kNow)->exit_code, 0);
+  EXPECT_EQ(checkpoint::FindSteps(root / "both")->front().manifest->branch, 1u);
+}
+
+TEST(CkptMemory, TellsWhatIsNeededAndWhatIsUsed) {
+  const TestFolder root;
+  EXPECT_THAT(CkptMemory(root.path(), false)->text, HasSubstr("no checkpoint memory here"));
+  const Memory memory(root);
+  memory.Rank(0, 0, 2, {At(10, 0, 2), At(20, 0, 2), At(30, 0, 2)});
+  memory.Rank(1, 1, 2, {At(10, 1, 2), At(20, 1, 2)});
+  const uint64_t image = ImageText(10, 0, 2).size();
+  const json told = json::parse(CkptMemory(root.path() + "/", true)->text);
+  EXPECT_GT(told["bytes"].get<uint64_t>(), 0u);
+  const json& directory = told["memories"][0]["directories"][0];
+  EXPECT_EQ(directory["dir"], "/data/run7");
+  EXPECT_EQ(directory["writers"], 2);
+  EXPECT_EQ(directory["slots_min"], 2);
+  EXPECT_EQ(directory["slots_max"], 3);
+  EXPECT_EQ(directory["save_bytes"], 2 * image);
+  EXPECT_EQ(directory["two_slots_need_bytes"], 4 * image);
+  EXPECT_EQ(directory["three_slots_need_bytes"], 6 * image);
+  EXPECT_GE(directory["used_bytes"].get<uint64_t>(), 5 * image);
+  EXPECT_LT(directory["used_bytes"].get<uint64_t>(), 6 * image);
+  const std::string text = CkptMemory(memory.folder(), false)->text;
+  EXPECT_THAT(text, AllOf(HasSubstr("job 'job7' on 10.0.0.1, its agent is dead"), HasSubstr("2 to 3"),
+                          HasSubstr("/data/run7"), HasSubstr(" free of ")));
+}
+
 TEST(CkptRescue, NeedsEachRankOfWhatIsNoDdp) {
   const TestFolder root;
   const Memory memory(root);
   memory.Rank(0, 0, 2, {At(20, 0, 2, true)});
-  const Status status = CkptRescue(root.path(), {.to = root / "out", .without_lost = true}, kNow).status();
+  const Status status = CkptRescue({root.path()}, {.to = root / "out", .without_lost = true}, kNow).status();
   EXPECT_THAT(Message(status), HasSubstr("--without-lost is for DDP: step 20 is of kind 'full'"));
   EXPECT_FALSE(root.Has("out"));
 }
@@ -560,7 +646,7 @@ TEST(CkptRescue, TakesNoShardOfAnotherState) {
   const Memory memory(root);
   memory.Rank(0, 0, 2, {At(20, 0, 2)});
   root.Write("out/20/rank_1.pt", ImageText(19, 1, 2));
-  const Status status = CkptRescue(memory.folder(), {.to = root / "out"}, kNow).status();
+  const Status status = CkptRescue({memory.folder()}, {.to = root / "out"}, kNow).status();
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(Message(status), HasSubstr("it belongs to another state"));
   EXPECT_FALSE(root.Has("out/20/manifest.json"));
@@ -571,7 +657,7 @@ TEST(CkptRescue, WritesNothingThatIsNotWhatWasSealed) {
   const Memory memory(root);
   memory.Rank(0, 0, 1, {At(20, 0, 1)});
   Flip(root, memory.Path("slot-0-0.9"), 50'000);
-  EXPECT_TRUE(absl::IsDataLoss(CkptRescue(memory.folder(), {.to = root / "out"}, kNow).status()));
+  EXPECT_TRUE(absl::IsDataLoss(CkptRescue({memory.folder()}, {.to = root / "out"}, kNow).status()));
   EXPECT_FALSE(root.Has("out/20/rank_0.pt"));
 }
 
@@ -580,7 +666,7 @@ TEST(CkptRescue, SaysThatNoStepIsSealedByAll) {
   const Memory memory(root);
   memory.Rank(0, 0, 2, {At(10, 0, 2)});
   memory.Rank(1, 1, 2, {At(20, 1, 2)});
-  const Status status = CkptRescue(memory.folder(), {.to = root / "out"}, kNow).status();
+  const Status status = CkptRescue({memory.folder()}, {.to = root / "out"}, kNow).status();
   EXPECT_THAT(Message(status), HasSubstr("no step is sealed by all 2 writers"));
   EXPECT_FALSE(root.Has("out"));
 }
@@ -592,9 +678,9 @@ TEST(CkptRescue, AsksWhichOfSeveralJobsIsMeant) {
   const Memory other(root, "phx-0-00000000000000dd-00000000000000bb");
   other.Rank(0, 0, 1, {At(10, 0, 1)});
   root.Write("phx-0-00000000000000dd-00000000000000bb/node.json", R"({"version":1,"job_id":"job8","address":"a"})");
-  EXPECT_THAT(Message(CkptRescue(root.path(), {.to = root / "out"}, kNow).status()),
+  EXPECT_THAT(Message(CkptRescue({root.path()}, {.to = root / "out"}, kNow).status()),
               HasSubstr("memory of several jobs"));
-  EXPECT_EQ(CkptRescue(other.folder(), {.to = root / "out"}, kNow)->exit_code, 0);
+  EXPECT_EQ(CkptRescue({other.folder()}, {.to = root / "out"}, kNow)->exit_code, 0);
 }
 
 TEST(MemoryName, IsOfAUserAJobAndANode) {

@@ -258,6 +258,7 @@ int AnswerJobs(const JobsFlags& flags) {
 
 struct CkptFlags {
   std::string path;
+  std::vector<std::string> paths;  // of rescue
   std::string other;
   std::optional<int64_t> step;
   bool without_lost = false;
@@ -286,7 +287,10 @@ void DeclareCkpts(CLI::App& app, CkptFlags& flags) {
   diff->add_option("B", flags.other)->required();
   CLI::App* exported = DeclareCkpt(*ckpt, flags, "export", "copies an image that is whole to a new file");
   exported->add_option("--to", flags.other, "the file")->required();
-  CLI::App* rescue = DeclareCkpt(*ckpt, flags, "rescue", "writes a step in a dead job's memory to disk");
+  CLI::App* rescue = ckpt->add_subcommand("rescue", "writes a step in a dead job's memory to disk");
+  rescue->add_option("PATH", flags.paths, "/dev/shm, or folders of it; those of several nodes, or copies of them")
+      ->required();
+  rescue->add_flag("--json", flags.json, "for programs");
   rescue->add_option("--to", flags.other, "a checkpoint directory; it is made where it is missing")->required();
   rescue->add_option("--step", flags.step, "that one; else the newest that all ranks had")
       ->check(CLI::NonNegativeNumber);
@@ -323,7 +327,7 @@ StatusOr<CkptAnswer> AskCkpt(const std::string& command, const CkptFlags& flags)
   if (command == "rm") return CkptRemove(flags.path, flags.json);
   if (command == "memory") return CkptMemory(flags.path.empty() ? checkpoint::kMemoryRoot : flags.path, flags.json);
   const RescueOptions options{flags.other, flags.step, flags.without_lost, flags.json, flags.free};
-  return CkptRescue(flags.path, options, UnixMs());
+  return CkptRescue(flags.paths, options, UnixMs());
 }
 
 int HostCkpt(const CkptFlags& flags) {

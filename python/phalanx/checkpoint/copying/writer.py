@@ -266,7 +266,7 @@ class Writer:
         return save
 
     def _info(self, handle):
-        return self._info_begins + b'"step": %d}' % handle.step
+        return self._info_begins + b'"step": %d, "branch": %d}' % (handle.step, handle.branch)
 
     def _sealed(self, handle):
         to_disk = b"true" if handle.storage is Storage.DISK else b"false"
