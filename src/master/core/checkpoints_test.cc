@@ -72,6 +72,7 @@ class CheckpointsTest : public ::testing::Test {
     SaveForm form = kFullForm;
     bool main = false;
     bool older_unread = false;
+    int64_t sealed_unix_ms = 0;
   };
 
   // `awaited`: the step of round 1 whose store the node has not heard the end of. `lends_at`: the port where others may
@@ -101,6 +102,7 @@ class CheckpointsTest : public ::testing::Test {
       save.set_main(held.main);
       save.set_committed(held.committed);
       save.set_older_unread(held.older_unread);
+      save.set_sealed_unix_ms(held.sealed_unix_ms);
       for (const uint32_t rank : held.ranks) save.add_ranks(rank);
     }
     Tell(session, report);
@@ -510,6 +512,26 @@ TEST_F(DoubtedSavesTest, TheSameSaveOnStorageIsPassedOverToo) {
   const Order order = Checked(10);
   EXPECT_EQ(order.restore().name(), "10");
   EXPECT_THAT(order.reason(), testing::HasSubstr("/data/run/20: lives in a row that went on from it failed"));
+}
+
+// The node that stored step 30 has a clock that is behind that of those which have sealed step 20.
+TEST_F(DoubtedSavesTest, ClocksSayNothingOfWhatThisRunHasStored) {
+  for (const bool is_known : {false, true}) {
+    if (is_known) job_.state.checkpoints.dirs.at(kDir).stored = SaveKey{1, 30};
+    Held held{1, 20, {0, 1}};
+    held.sealed_unix_ms = 1'000;
+    Hold(a_, {held});
+    held.ranks = {2, 3};
+    Hold(b_, {held});
+    AskBoth();
+    Found(30);
+    if (is_known) {
+      EXPECT_EQ(Checked(30).restore().source(), v1::RestoreDecided::DISK);
+    } else {
+      EXPECT_EQ(Orders(Order::kRestore).at(b_).restore().source(), v1::RestoreDecided::MEMORY) << "of a run before";
+      FailWithoutStep();
+    }
+  }
 }
 
 TEST_F(DoubtedSavesTest, ASaveOfAnotherJobWithItsNumberIsNotTheSame) {

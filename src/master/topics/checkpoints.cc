@@ -1081,12 +1081,14 @@ class Stepper {
     Decide(name, dir);
   }
 
-  // Whether what storage holds was saved behind what memory offers. A step of another job, or of a run before that had
-  // the same name, says nothing by its number: what it was when memory was sealed, it had been written by then.
+  // Whether what storage holds was saved behind what memory offers. Of what this run is known to have stored the order
+  // of its saves says so. A step of another job, or of a run before that had the same name, says nothing by its number:
+  // what it was when memory was sealed, it had been written by then, if the clocks of two nodes are right.
   static bool IsNewerOnDisk(const CheckpointDir& dir) {
     const v1::FoundOnDisk& found = *dir.found;
-    const SaveKey on_disk = {found.epoch(), found.step(), found.branch()};
-    return found.same_job() && on_disk > *dir.committed && found.written_unix_ms() >= dir.sealed_unix_ms;
+    const SaveKey on_disk = KeyOf(found);
+    if (!found.same_job() || on_disk <= *dir.committed) return false;
+    return dir.stored == on_disk || found.written_unix_ms() >= dir.sealed_unix_ms;
   }
 
   static std::string PlaceOf(const std::string& name, const v1::FoundOnDisk& found) {
