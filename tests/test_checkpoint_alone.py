@@ -68,6 +68,15 @@ def hosts_memory(owner):
 
 
 @pytest.mark.slow
+def test_a_run_that_loads_nothing_begins_a_timeline(tmp_path):
+    """Whatever its steps; one that goes on from what it stored does not."""
+    for plan in ("load disk:10 disk:20", "disk:40", "load disk:50"):
+        run("full", tmp_path, plan, nproc=1)
+    steps = ckpt("ls", tmp_path / "full")["steps"]
+    assert [(step["step"], step["timeline"]) for step in steps] == [(50, 1), (40, 1), (20, 0), (10, 0)]
+
+
+@pytest.mark.slow
 def test_what_torchrun_saves_the_next_run_goes_on_from(tmp_path):
     """Nobody waits for the last save, and the script destroys its group and ends: it is stored all the same. Then under
     phalanx-run, and once more without. Three Checkpointers, one of each kind."""

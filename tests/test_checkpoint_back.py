@@ -64,6 +64,16 @@ def test_another_run_in_the_same_directory(make_job, directory, id_of_next):
     assert stored(directory) == {"10": (3, 1), "20": (4, 1)}
 
 
+def test_a_run_that_loads_nothing_begins_a_timeline_whatever_its_steps(make_job, directory):
+    """And one that goes on from it does not, nor does a life that goes on from memory."""
+    for plan in (["load disk:10 disk:20"], ["disk:40 save:45 die", "load disk:50"], ["load disk:60"]):
+        job = make_job()
+        assert node(job, directory, *plan).wait() == 0, job.story()
+    found = sorted(stored(directory).values())
+    assert [timeline for _, timeline in found] == [0, 0, *(1 for _ in found[2:])], stored(directory)
+    assert {name for name, (_, timeline) in stored(directory).items() if timeline == 1} >= {"40", "50", "60"}
+
+
 @pytest.mark.parametrize("where", ["save", "disk"])
 def test_a_doubted_save_is_passed_over_for_the_one_before(job, directory, where):
     """Two lives that went on from step 20 fail before a step."""

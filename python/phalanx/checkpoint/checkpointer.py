@@ -477,7 +477,7 @@ class Checkpointer:
             found = disk.find(self._on_disk(), self._here.rank, self._agree, self._find_in())
         self.why, self.source = found.why, found.source
         if found.source != "memory" and os.getpid() == self._pid:
-            self._way.goes_on_from("" if found.source is None else os.path.basename(found.directory or ""))
+            self._way.goes_on_from(found.folder())
         if found.source is not None:
             board.restored_step(found.step)
         return found

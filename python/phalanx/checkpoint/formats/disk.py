@@ -32,6 +32,11 @@ class Found:
         self.ranks, self.directory = ranks or {}, directory
         self.world_size, self.why, self.stable = world_size, why, stable
 
+    def folder(self):
+        """The name of the step's folder on disk; "" where nothing is found."""
+        file = self.own or self.main
+        return os.path.basename(self.directory or os.path.dirname(file or ""))
+
 
 def from_answer(answer):
     """The agent's answer to `restore`."""
