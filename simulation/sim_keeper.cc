@@ -539,9 +539,10 @@ void SimKeeper::Do(const agent::CloseStep& action) {
        [this, manifest, step](size_t i) {
          if (i == 0) {
            ckpt::Manifest placed = step.manifest;
-           const ckpt::NextPlace place = ckpt::NextPlaceOf(placed.step, parts_.storage.Find());
+           const ckpt::NextPlace place = ckpt::NextPlaceOf(placed.step, step.goes_on_from, parts_.storage.Find());
            placed.sequence = place.sequence;
            placed.timeline = place.timeline;
+           placed.goes_on_from = place.goes_on_from;
            *manifest = parts_.storage.WriteManifest(step.name, placed);
            if (manifest->ok()) parts_.judge.saves().OnStepCounts(step.name);
            return manifest->ok();
