@@ -1,7 +1,8 @@
-"""Real torch clients against our c10d store."""
+"""Real torch clients against our c10d store, and against a relay to it, which must be the same to them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,13 +16,25 @@ BIN = Path(os.environ.get("PHALANX_BIN", ROOT / "build/release/bin"))
 SUITE = ROOT / "tests/store_client_suite.py"
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    """A fresh store on 127.0.0.1 and ::1."""
-    with subprocess.Popen([BIN / "phalanx-store"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as store:
+@contextlib.contextmanager
+def serving(*flags: str) -> Iterator[int]:
+    """The port of a phalanx-store, on 127.0.0.1 and ::1."""
+    command = [BIN / "phalanx-store", *flags]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as store:
         yield int(store.stdout.readline())
         store.stdin.close()
         assert store.wait(timeout=10) == 0
+
+
+@pytest.fixture(params=["store", "relay"])
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Where a fresh store is: its own port, or that of a relay to it."""
+    with serving("--epoch=3") as store:
+        if request.param == "store":
+            yield store
+            return
+        with serving("--epoch=3", f"--relay-to={store}") as relay:
+            yield relay
 
 
 def run_suite(host: str, port: int, *flags: str) -> None:

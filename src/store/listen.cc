@@ -1,9 +1,10 @@
+#include "store/listen.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "base/listen_tcp.h"
-#include "store/server.h"
 
 namespace phalanx::store {
 namespace {

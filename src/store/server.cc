@@ -1,120 +1,40 @@
 #include "store/server.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <system_error>
-#include <thread>
 #include <utility>
 
-#include "base/event_loop.h"
-#include "base/local_peer.h"
 #include "base/process/process.h"
 #include "base/signals_blocked.h"
-#include "base/socket_address.h"
 #include "store/room.h"
+#include "store/server_impl.h"
+#include "store/transient.h"
 
 namespace phalanx::store {
 namespace {
 
 constexpr size_t kReceiveBytes = 256 << 10;
-constexpr int kAcceptsPerTurn = 256;
-constexpr int64_t kAcceptPauseMs = 100;
-
-Fd SpareFd() { return Fd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
-
-bool Transient(int error_number) { return error_number == EAGAIN || error_number == EINTR; }
-
-// A counter with one writer, readable from other threads.
-class Counter {
- public:
-  void Add(uint64_t n) { Set(get() + n); }
-  void Set(uint64_t n) { value_.store(n, std::memory_order_relaxed); }
-  uint64_t get() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<uint64_t> value_{0};
-};
 
 }  // namespace
 
-class StoreServer::Impl {
- public:
-  Impl(ListenSocket socket, StoreOptions options, std::set<IpBytes> allowed)
-      : socket_(std::move(socket)),
-        options_(std::move(options)),
-        allowed_(std::move(allowed)),
-        engine_(options_.engine),
-        buffer_(kReceiveBytes) {}
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-  ~Impl();
-
-  Status Start();
-  StoreStats stats() const;
-  uint16_t port() const { return socket_.port(); }
-  uint64_t epoch() const { return options_.epoch; }
-
- private:
-  struct Connection {
-    Fd fd;
-    SocketAddress peer;
-    uint32_t events = 0;             // watched
-    EventLoop::TimerId greeting;     // runs once, from the start
-    EventLoop::TimerId slow_reader;  // runs while output waits
-  };
-
-  void Serve();
-  void ListenAgain();
-  void OnAcceptable(int listener);
-  // False: nothing more to accept now.
-  bool AcceptOne(int listener);
-  // True: accepting may go well now.
-  bool OnAcceptError(int listener, int error_number);
-  bool RaiseFilesLimit();
-  // Empty: the peer is let in.
-  std::string WhyRefuse(const SocketAddress& peer, int fd);
-  std::string WhyFull();
-  void Refuse(const SocketAddress& peer, const std::string& why);
-
-  void OnEvents(ConnectionId id, uint32_t epoll_events);
-  void Receive(ConnectionId id);
-  void FlushChanged();
-  void Flush(ConnectionId id);
-  void UpdateInterest(ConnectionId id);
-  void OnSlowReader(ConnectionId id);
-  void OnGreetingDue(ConnectionId id);
-  void Close(ConnectionId id, const std::string& why);
-  void TellAndDrop(ConnectionId id, const std::string& why);
-  void Drop(ConnectionId id);
-  void Publish();
-
-  // Constant once the thread runs.
-  ListenSocket socket_;
-  const StoreOptions options_;
-  const std::set<IpBytes> allowed_;
-
-  // Belong to the thread.
-  EventLoop loop_;
-  LocalPeers local_peers_;
-  Engine engine_;
-  std::vector<Connection> connections_;  // by ConnectionId
-  uint64_t room_ = 0;                    // so many may be open, as far as is known; asked again when they are
-  std::vector<char> buffer_;
-  std::vector<ConnectionId> changed_;
-  Fd spare_fd_ = SpareFd();
-  EventLoop::TimerId listen_again_;
-
-  Counter connections_now_, accepted_, refused_peers_, violations_, slow_readers_, silent_peers_, accept_errors_;
-  Counter requests_, keys_, waiting_, store_bytes_, buffer_bytes_, received_bytes_, sent_bytes_;
-
-  std::thread thread_;
-};
+StoreServer::Impl::Impl(ListenSocket socket, StoreOptions options, std::set<IpBytes> allowed)
+    : options_(std::move(options)),
+      allowed_(std::move(allowed)),
+      acceptor_(loop_, std::move(socket),
+                {[this](Fd fd, const SocketAddress& peer) { OnAccepted(std::move(fd), peer); },
+                 [this] { return RaiseFilesLimit(); },
+                 [this](int error_number) {
+                   accept_errors_.Add(1);
+                   if (!options_.on_refused) return;
+                   options_.on_refused(Message(ErrnoStatus(error_number, "the store cannot accept connections")));
+                 }}),
+      engine_(options_.engine),
+      buffer_(kReceiveBytes) {}
 
 Status StoreServer::Impl::Start() {
   const SignalsBlocked blocked;
@@ -134,14 +54,16 @@ StoreServer::Impl::~Impl() {
 
 void StoreServer::Impl::Serve() {
   pthread_setname_np(pthread_self(), "phx-store");
-  ListenAgain();
+  acceptor_.Listen();
   loop_.Run();
-  for (ConnectionId id = 0; id < connections_.size(); ++id) connections_[id].fd.Reset();
+  for (Connection& c : connections_) c.fd.Reset();
+  relays_.clear();
 }
 
 StoreStats StoreServer::Impl::stats() const {
   StoreStats stats;
   stats.connections = connections_now_.get();
+  stats.relays = relays_now_.get();
   stats.accepted = accepted_.get();
   stats.refused_peers = refused_peers_.get();
   stats.violations = violations_.get();
@@ -161,7 +83,8 @@ StoreStats StoreServer::Impl::stats() const {
 void StoreServer::Impl::Publish() {
   const EngineStats stats = engine_.stats();
   connections_now_.Set(stats.connections);
-  violations_.Set(stats.violations);
+  relays_now_.Set(relays_.size() - free_relays_.size());
+  violations_.Set(stats.violations + broken_relays_);
   requests_.Set(stats.requests);
   keys_.Set(stats.keys);
   waiting_.Set(stats.waiting);
@@ -171,71 +94,30 @@ void StoreServer::Impl::Publish() {
 
 // ---- accepting
 
-void StoreServer::Impl::ListenAgain() {
-  listen_again_ = {};
-  for (const Fd& fd : socket_.fds_) {
-    loop_.Watch(fd.get(), EPOLLIN, [this, listener = fd.get()](uint32_t) { OnAcceptable(listener); });
-  }
-}
-
-void StoreServer::Impl::OnAcceptable(int listener) {
-  for (int i = 0; i < kAcceptsPerTurn && AcceptOne(listener); ++i) {
-  }
-  Publish();
-}
-
-bool StoreServer::Impl::AcceptOne(int listener) {
-  SocketAddress peer;
-  peer.length = sizeof peer.storage;
-  Fd fd(accept4(listener, peer.get(), &peer.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!fd.valid()) {
-    const int error_number = errno;
-    if (error_number == ECONNABORTED || error_number == EINTR) return true;
-    return error_number != EAGAIN && OnAcceptError(listener, error_number);
-  }
-  peer.Unmap();
-  if (const std::string why = WhyRefuse(peer, fd.get()); !why.empty()) {
-    Refuse(peer, why);
-    return true;
-  }
+void StoreServer::Impl::OnAccepted(Fd fd, const SocketAddress& peer) {
+  if (const std::string why = WhyRefuse(peer, fd.get()); !why.empty()) return Refuse(peer.Text(), why);
   accepted_.Add(1);
+  ++sockets_;
   const ConnectionId id = engine_.Open();
-  if (id >= connections_.size()) connections_.resize(id + 1);
-  Connection& c = connections_[id];
+  Connection& c = ConnectionOf(id);
   c.fd = std::move(fd);
   c.peer = peer;
   c.events = EPOLLIN;
-  c.greeting = loop_.At(loop_.Now() + options_.greeting_ms, [this, id] { OnGreetingDue(id); });
+  c.greeting = GreetingTimer(id);
   loop_.Watch(c.fd.get(), EPOLLIN, [this, id](uint32_t events) { OnEvents(id, events); });
-  return true;
+  Publish();
 }
 
-// Out of descriptors that no limit could be raised for, or of memory: the listener stays ready, so that trying at once
-// again would spin. The spare descriptor lets one client be told by a close rather than left in silence; then all
-// listeners rest for a moment.
-bool StoreServer::Impl::OnAcceptError(int listener, int error_number) {
-  if (error_number == EMFILE && RaiseFilesLimit()) return true;
-  accept_errors_.Add(1);
-  if (error_number == EMFILE || error_number == ENFILE) {
-    spare_fd_.Reset();
-    Fd refused(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    refused.Reset();
-    spare_fd_ = SpareFd();
-  }
-  if (options_.on_refused) {
-    options_.on_refused(Message(ErrnoStatus(error_number, "the store cannot accept connections")));
-  }
-  if (listen_again_ != EventLoop::TimerId{}) return false;
-  for (const Fd& fd : socket_.fds_) loop_.Unwatch(fd.get());
-  listen_again_ = loop_.At(loop_.Now() + kAcceptPauseMs, [this] { ListenAgain(); });
-  return false;
+StoreServer::Impl::Connection& StoreServer::Impl::ConnectionOf(ConnectionId id) {
+  if (id >= connections_.size()) connections_.resize(id + 1);
+  return connections_[id];
 }
 
 // The rest of the process has taken more than was kept back for it: an agent with many workers has many files of its
 // own. True where the limit has grown.
 bool StoreServer::Impl::RaiseFilesLimit() {
   const uint64_t before = OpenFilesLimit();
-  if (RaiseOpenFilesLimit(std::max(2 * before, FilesFor(2 * engine_.stats().connections))) <= before) return false;
+  if (RaiseOpenFilesLimit(std::max(2 * before, FilesFor(2 * sockets_))) <= before) return false;
   room_ = 0;
   return true;
 }
@@ -253,20 +135,25 @@ std::string StoreServer::Impl::WhyRefuse(const SocketAddress& peer, int fd) {
 // A full store asks for files for twice as many, so that the limit is looked at rarely and raised no further than is
 // needed.
 std::string StoreServer::Impl::WhyFull() {
-  const uint64_t connections = engine_.stats().connections;
-  if (connections < room_) return "";
-  if (options_.max_connections) {
-    room_ = *options_.max_connections;
-    return connections < room_ ? "" : fmt::format("{} connections are open, all that it may have", connections);
-  }
-  const uint64_t files_limit = RaiseOpenFilesLimit(FilesFor(2 * connections));
+  if (std::string why = WhyTooMany(); !why.empty()) return why;
+  if (options_.max_connections || sockets_ < room_) return "";
+  const uint64_t files_limit = RaiseOpenFilesLimit(FilesFor(2 * sockets_));
   room_ = ConnectionsFor(files_limit);
-  return connections < room_ ? "" : FullText(connections, files_limit);
+  return sockets_ < room_ ? "" : FullText(sockets_, files_limit);
 }
 
-void StoreServer::Impl::Refuse(const SocketAddress& peer, const std::string& why) {
+// Clients of relays need no file, but memory.
+std::string StoreServer::Impl::WhyTooMany() const {
+  const uint64_t connections = engine_.stats().connections;
+  if (!options_.max_connections) return connections < kConnectionsMax ? "" : FullText(connections, UINT64_MAX);
+  if (connections < *options_.max_connections) return "";
+  return fmt::format("{} connections are open, all that it may have", connections);
+}
+
+void StoreServer::Impl::Refuse(const std::string& who, const std::string& why) {
   refused_peers_.Add(1);
-  if (options_.on_refused) options_.on_refused(fmt::format("store refused {}: {}", peer.Text(), why));
+  if (options_.on_refused) options_.on_refused(fmt::format("store refused {}: {}", who, why));
+  Publish();
 }
 
 // ---- serving
@@ -286,24 +173,33 @@ void StoreServer::Impl::OnEvents(ConnectionId id, uint32_t epoll_events) {
 }
 
 void StoreServer::Impl::Receive(ConnectionId id) {
-  const ssize_t n = recv(connections_[id].fd.get(), buffer_.data(), buffer_.size(), 0);
+  Connection& c = connections_[id];
+  const ssize_t n = recv(c.fd.get(), buffer_.data(), buffer_.size(), 0);
   if (n < 0 && Transient(errno)) return;
   if (n <= 0) {
     Drop(id);
-  } else {
-    received_bytes_.Add(static_cast<uint64_t>(n));
-    engine_.Receive(id, std::string_view(buffer_.data(), static_cast<size_t>(n)));
+    return FlushChanged();
   }
+  received_bytes_.Add(static_cast<uint64_t>(n));
+  const std::string_view bytes(buffer_.data(), static_cast<size_t>(n));
+  if (!std::exchange(c.has_spoken, true) && bytes.front() == Mux::kFirstByte) return BecomeRelay(id, bytes);
+  engine_.Receive(id, bytes);
   FlushChanged();
 }
 
-// Dropping one connection may release others, which are flushed in the next go.
+// Dropping one connection may release others, which are flushed in the next go. A relay's clients are flushed together.
 void StoreServer::Impl::FlushChanged() {
-  for (engine_.TakeChanged(&changed_); !changed_.empty(); engine_.TakeChanged(&changed_)) {
-    for (const ConnectionId id : changed_) {
-      if (engine_.IsOpen(id)) Flush(id);
+  do {
+    for (engine_.TakeChanged(&changed_); !changed_.empty(); engine_.TakeChanged(&changed_)) {
+      for (const ConnectionId id : changed_) {
+        if (!engine_.IsOpen(id)) continue;
+        connections_[id].relay == kNoRelay ? Flush(id) : JoinLine(id);
+      }
     }
-  }
+    flushing_relays_.clear();
+    flushing_relays_.swap(dirty_relays_);
+    for (const RelayId id : flushing_relays_) FlushRelay(id);
+  } while (!flushing_relays_.empty());
 }
 
 void StoreServer::Impl::Flush(ConnectionId id) {
@@ -321,33 +217,42 @@ void StoreServer::Impl::Flush(ConnectionId id) {
   if (const char* why = engine_.violation(id); why != nullptr) {
     return TellAndDrop(id, why);
   }
-  if (sent > 0 && c.slow_reader != EventLoop::TimerId{}) {
-    loop_.Cancel(c.slow_reader);
-    c.slow_reader = {};
-  }
+  if (sent > 0) OnProgress(id);
   UpdateInterest(id);
 }
 
 // Reading stops while too much output waits; writability is of interest while output or requests kept back wait.
 void StoreServer::Impl::UpdateInterest(ConnectionId id) {
   Connection& c = connections_[id];
-  const bool output_waits = !engine_.Output(id).empty();
-  const bool backlog = engine_.HasBacklog(id);
-  // A backlog without output waits too: for room in the socket's buffer.
-  if ((output_waits || backlog) && c.slow_reader == EventLoop::TimerId{}) {
-    c.slow_reader = loop_.At(loop_.Now() + options_.slow_reader_ms, [this, id] { OnSlowReader(id); });
-  }
+  WatchSlowReader(id);
   const uint32_t events =
-      (engine_.WantsInput(id) && !backlog ? EPOLLIN : 0u) | (output_waits || backlog ? EPOLLOUT : 0u);
+      (engine_.WantsInput(id) && !engine_.HasBacklog(id) ? EPOLLIN : 0u) | (SomethingWaits(id) ? EPOLLOUT : 0u);
   if (events == c.events) return;
   c.events = events;
   loop_.Watch(c.fd.get(), events, [this, id](uint32_t now) { OnEvents(id, now); });
+}
+
+void StoreServer::Impl::WatchSlowReader(ConnectionId id) {
+  Connection& c = connections_[id];
+  if (!SomethingWaits(id) || c.slow_reader != EventLoop::TimerId{}) return;
+  c.slow_reader = loop_.At(loop_.Now() + options_.slow_reader_ms, [this, id] { OnSlowReader(id); });
+}
+
+void StoreServer::Impl::OnProgress(ConnectionId id) {
+  Connection& c = connections_[id];
+  if (c.slow_reader == EventLoop::TimerId{}) return;
+  loop_.Cancel(c.slow_reader);
+  c.slow_reader = {};
 }
 
 void StoreServer::Impl::OnSlowReader(ConnectionId id) {
   slow_readers_.Add(1);
   connections_[id].slow_reader = {};
   Close(id, fmt::format("it read none of its replies for {} ms", options_.slow_reader_ms));
+}
+
+EventLoop::TimerId StoreServer::Impl::GreetingTimer(ConnectionId id) {
+  return loop_.At(loop_.Now() + options_.greeting_ms, [this, id] { OnGreetingDue(id); });
 }
 
 // Whoever connects and says nothing (a scanner, half a client) holds a descriptor and a place among the connections.
@@ -358,6 +263,11 @@ void StoreServer::Impl::OnGreetingDue(ConnectionId id) {
   Close(id, fmt::format("it did not introduce itself for {} ms", options_.greeting_ms));
 }
 
+std::string StoreServer::Impl::Who(const Connection& c) const {
+  if (c.relay == kNoRelay) return c.peer.Text();
+  return fmt::format("client {} of the relay at {}", c.client, relays_[c.relay]->peer.Text());
+}
+
 void StoreServer::Impl::Close(ConnectionId id, const std::string& why) {
   TellAndDrop(id, why);
   FlushChanged();
@@ -365,17 +275,23 @@ void StoreServer::Impl::Close(ConnectionId id, const std::string& why) {
 }
 
 void StoreServer::Impl::TellAndDrop(ConnectionId id, const std::string& why) {
-  if (options_.on_refused) options_.on_refused(fmt::format("store closed {}: {}", connections_[id].peer.Text(), why));
+  if (options_.on_refused) options_.on_refused(fmt::format("store closed {}: {}", Who(connections_[id]), why));
   Drop(id);
 }
 
 void StoreServer::Impl::Drop(ConnectionId id) {
-  Connection& c = connections_[id];
+  Connection c = std::exchange(connections_[id], {});
   loop_.Cancel(c.greeting);
   loop_.Cancel(c.slow_reader);
-  c.greeting = c.slow_reader = {};
-  loop_.Unwatch(c.fd.get());
-  c.fd.Reset();
+  if (c.relay == kNoRelay) {
+    loop_.Unwatch(c.fd.get());
+    --sockets_;
+  } else {
+    Relay& relay = *relays_[c.relay];
+    relay.clients[c.client] = kNoClient;
+    relay.mux.Close(c.client);
+    MarkDirty(c.relay);
+  }
   engine_.Close(id);
 }
 

@@ -1,8 +1,5 @@
-// The c10d store on the network: what torch's TCPStore clients (2.2 to 2.15) find at MASTER_ADDR:MASTER_PORT.
-//
-// The port is reserved before it is needed: clients that come early wait in the backlog instead of being refused (and
-// backing off for half a second). Whoever reserves must open or drop soon: to a waiting client a silent server is one
-// that hangs.
+// The c10d store on the network: what torch's TCPStore clients (2.2 to 2.15) find at MASTER_ADDR:MASTER_PORT, be it
+// here or at a relay (relay.h) that carries them to here.
 //
 //   PHX_ASSIGN_OR_RETURN(ListenSocket socket, ListenSocket::Reserve({"10.0.0.7"}, {}));
 //   tell_everybody(socket.port());
@@ -16,52 +13,12 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
-#include <vector>
 
-#include "base/fd.h"
 #include "base/status.h"
 #include "store/engine.h"
+#include "store/listen.h"
 
 namespace phalanx::store {
-
-// Ports to try, both ends included. {}: any free port. `start`, if inside, is tried first and the rest in a circle.
-struct PortRange {
-  uint16_t first = 0;
-  uint16_t last = 0;
-  uint16_t start = 0;
-
-  static PortRange Single(uint16_t port) { return {port, port, 0}; }
-  // The same ports, with the search beginning behind `port`: it is the last one to be tried.
-  PortRange Behind(uint16_t port) const {
-    return {first, last, port == last ? first : static_cast<uint16_t>(port + 1)};
-  }
-};
-
-// Bound and listening sockets on one port of several addresses. Nothing is accepted; dropping it refuses who waits.
-class ListenSocket {
- public:
-  ListenSocket() = default;
-
-  // `addresses`: IPs as text, at least one ("10.0.0.7", "fd00::7", "fe80::1%eth0"); a wildcard is taken as such, for
-  // its family alone. 127.0.0.1 and ::1 are added where they exist. Any free port (or the first of a range) is one that
-  // is free on the loopbacks as well; where the range has none, loopbacks whose port is taken are left out.
-  // InvalidArgument: no address, a name, an empty range. Unavailable and others: the system's word on the last port
-  // tried.
-  static StatusOr<ListenSocket> Reserve(const std::vector<std::string>& addresses, const PortRange& ports);
-
-  bool valid() const { return !fds_.empty(); }
-  uint16_t port() const { return port_; }
-  // What is listened on, the addresses asked for first.
-  const std::vector<std::string>& addresses() const { return addresses_; }
-
- private:
-  friend class StoreServer;
-
-  uint16_t port_ = 0;
-  std::vector<std::string> addresses_;
-  std::vector<Fd> fds_;
-};
 
 struct StoreOptions {
   // IPs that may connect beside this machine's own (the members of the round). IPv4 in either notation. From this
@@ -70,11 +27,11 @@ struct StoreOptions {
   EngineOptions engine;
   // Absent: as many as the process may have files open for (room.h); its soft limit is raised where that is too few.
   std::optional<size_t> max_connections;
-  // A connection that has not introduced itself (VALIDATE) after so long is closed.
+  // A connection that has not introduced itself (VALIDATE, or a relay's greeting) after so long is closed.
   int64_t greeting_ms = 60'000;
-  // A client that takes none of its waiting replies for so long is closed.
+  // A client, or a relay, that takes none of what waits for it for so long is closed.
   int64_t slow_reader_ms = 60'000;
-  // The round this store belongs to; for the reader of logs.
+  // The round this store belongs to. Relays of another one are closed.
   uint64_t epoch = 0;
   // One sentence on each connection refused or closed by the store. Called on the store's thread, so it must not block
   // and must outlive the server.
@@ -82,8 +39,9 @@ struct StoreOptions {
 };
 
 struct StoreStats {
-  uint64_t connections = 0;    // now
-  uint64_t accepted = 0;       // the rest but keys and bytes: since the start
+  uint64_t connections = 0;    // now, those of relays included
+  uint64_t relays = 0;         // now
+  uint64_t accepted = 0;       // clients; the rest but keys and bytes: since the start
   uint64_t refused_peers = 0;  // address not allowed, or too many connections
   uint64_t violations = 0;     // connections closed for what they sent
   uint64_t slow_readers = 0;   // connections closed for what they did not read

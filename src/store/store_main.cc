@@ -1,4 +1,5 @@
-// phalanx-store: the store alone, for tests and benchmarks. Prints its port and serves until its stdin closes.
+// phalanx-store: the store alone, or a relay to one, for tests and benchmarks. Prints its port and serves until its
+// stdin closes.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -8,13 +9,16 @@
 #include <utility>
 
 #include "base/process/process.h"
+#include "store/relay.h"
 #include "store/server.h"
 
 namespace {
 
 using phalanx::store::ListenSocket;
 using phalanx::store::PortRange;
+using phalanx::store::RelayOptions;
 using phalanx::store::StoreOptions;
+using phalanx::store::StoreRelay;
 using phalanx::store::StoreServer;
 using phalanx::store::StoreStats;
 
@@ -34,6 +38,27 @@ void PrintStats(const StoreStats& s) {
              s.accepted, s.refused_peers, s.violations, s.slow_readers, s.requests, s.keys, s.store_bytes);
 }
 
+void Announce(uint16_t port) {
+  fmt::print("{}\n", port);
+  std::fflush(stdout);
+  WaitForEndOfStdin();
+}
+
+int Serve(ListenSocket socket, StoreOptions options, bool print_stats) {
+  auto server = StoreServer::Open(std::move(socket), std::move(options));
+  if (!server.ok()) return Fail(server.status());
+  Announce((*server)->port());
+  if (print_stats) PrintStats((*server)->stats());
+  return 0;
+}
+
+int Relay(ListenSocket socket, RelayOptions options) {
+  auto relay = StoreRelay::Open(std::move(socket), std::move(options));
+  if (!relay.ok()) return Fail(relay.status());
+  Announce((*relay)->port());
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -42,21 +67,22 @@ int main(int argc, char** argv) {
   uint16_t port = 0;
   bool print_stats = false;
   StoreOptions options;
+  RelayOptions relay;
   app.add_option("--address", addresses, "IP to listen on, beside 127.0.0.1 and ::1");
   app.add_option("--port", port, "port; 0: any free one");
   app.add_option("--allow", options.allowed_peers, "IP that may connect, beside this machine's own");
+  app.add_option("--epoch", options.epoch, "the round's number, the same for a store and its relays");
+  app.add_option("--relay-to", relay.store_port, "be a relay to the store at this port");
+  app.add_option("--store-address", relay.store_address, "... of this IP")->default_val("127.0.0.1");
   app.add_flag("--stats", print_stats, "print counters to stderr at the end, and each connection closed");
   CLI11_PARSE(app, argc, argv);
 
   phalanx::RaiseOpenFilesLimit(UINT64_MAX);  // as many connections as the system lets it have
   if (print_stats) options.on_refused = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+  relay.on_refused = options.on_refused;
+  relay.epoch = options.epoch;
   auto socket = ListenSocket::Reserve(addresses, PortRange::Single(port));
   if (!socket.ok()) return Fail(socket.status());
-  auto server = StoreServer::Open(*std::move(socket), std::move(options));
-  if (!server.ok()) return Fail(server.status());
-  fmt::print("{}\n", (*server)->port());
-  std::fflush(stdout);
-  WaitForEndOfStdin();
-  if (print_stats) PrintStats((*server)->stats());
-  return 0;
+  if (relay.store_port != 0) return Relay(*std::move(socket), std::move(relay));
+  return Serve(*std::move(socket), std::move(options), print_stats);
 }

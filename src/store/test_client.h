@@ -8,16 +8,21 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/socket_address.h"
 #include "store/client_bytes.h"
+#include "store/relay.h"
 #include "store/server.h"
 
 namespace phalanx::store {
@@ -40,10 +45,8 @@ class Client {
     setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     connected_ = connect(fd_.get(), to.get(), to.length) == 0;
   }
-  explicit Client(const StoreServer& server) : Client("127.0.0.1", server.port()) {
-    EXPECT_TRUE(connected_);
-    Send(Hello());
-  }
+  explicit Client(const StoreServer& server) : Client(server.port()) {}
+  explicit Client(const StoreRelay& relay) : Client(relay.port()) {}
 
   bool connected() const { return connected_; }
   int fd() const { return fd_.get(); }
@@ -80,6 +83,11 @@ class Client {
   bool Alive() { return Ask(Ping(99), 4) == Bytes<uint32_t>(99); }
 
  private:
+  explicit Client(uint16_t port) : Client("127.0.0.1", port) {
+    EXPECT_TRUE(connected_);
+    Send(Hello());
+  }
+
   bool Readable() const {
     pollfd p{fd_.get(), POLLIN, 0};
     return poll(&p, 1, kPatienceMs) == 1;
@@ -89,18 +97,27 @@ class Client {
   bool connected_ = false;
 };
 
-// What the server said of refused connections.
+// What the server, or a relay, said of refused connections.
 struct Refusals {
   std::mutex mutex;
+  std::condition_variable news;
   std::vector<std::string> texts;
 
   void Add(const std::string& text) {
     std::lock_guard lock(mutex);
     texts.push_back(text);
+    news.notify_all();
   }
   std::string last() {
     std::lock_guard lock(mutex);
     return texts.empty() ? "" : texts.back();
+  }
+  // Whether one with `part` in it has come, or does so in time.
+  bool Comes(const std::string& part) {
+    std::unique_lock lock(mutex);
+    return news.wait_for(lock, std::chrono::milliseconds(kPatienceMs), [&] {
+      return std::any_of(texts.begin(), texts.end(), [&](const auto& text) { return text.find(part) != text.npos; });
+    });
   }
 };
 
@@ -114,6 +131,24 @@ inline std::unique_ptr<StoreServer> MustOpen(StoreOptions options = {}, ListenSo
   StatusOr<std::unique_ptr<StoreServer>> server = StoreServer::Open(std::move(socket), std::move(options));
   EXPECT_TRUE(server.ok()) << server.status();
   return *std::move(server);
+}
+
+inline std::unique_ptr<StoreRelay> MustRelay(uint16_t store_port, RelayOptions options = {}) {
+  if (options.store_address.empty()) options.store_address = "127.0.0.1";
+  options.store_port = store_port;
+  StatusOr<std::unique_ptr<StoreRelay>> relay = StoreRelay::Open(MustReserve(), std::move(options));
+  EXPECT_TRUE(relay.ok()) << relay.status();
+  return *std::move(relay);
+}
+
+// Asks again until `done` says so; false if it does not in time. What other threads count is not told by an event.
+template <typename Done>
+bool Eventually(Done done) {
+  for (const int64_t begin_ms = MonotonicMs(); !done();) {
+    if (MonotonicMs() - begin_ms > kPatienceMs) return false;
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 }  // namespace phalanx::store

@@ -157,6 +157,7 @@ CORES = (
     "src/replay/player.*",
     "src/replay/text.*",
     "src/store/engine*",
+    "src/store/mux*",
     "src/store/request.*",
     "src/store/room.*",
 )
