@@ -23,6 +23,7 @@ MAY_GROW_MIB = {"phalanx-run": 16, "phalanx-master": 96}
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 VALIDATE = b"\x00" + struct.pack("<I", 0x3C85F7CE)  # docs/formats/c10d-store.md
+RELAY = b"\xf0PHXRLY\x01"  # docs/formats/store-relay.md
 
 
 def client_hello():
@@ -49,6 +50,8 @@ def sayings(random_bytes):
         "half of a store's greeting": VALIDATE[:3],
         "a store's greeting with another number": VALIDATE[:1] + b"\xff\xff\xff\xff",
         "a store's greeting twice, and a key of 1 GB": VALIDATE * 2 + b"\x01" + one_gb + bytes(4096),
+        "a relay's greeting of another round": RELAY + struct.pack("<Q", 1 << 40),
+        "a relay's greeting, and frames": RELAY + struct.pack("<Q", 1) + struct.pack("<BBHI", 2, 0, 7, 1 << 30) * 1000,
         "a store's value of 1 GB": VALIDATE + b"\x01" + key(b"k") + one_gb + bytes(65536),
         "half of HTTP/2's preface": PREFACE[:9],
         "HTTP/2 in clear, a frame of 16 MB": PREFACE
@@ -160,13 +163,15 @@ def many_files():
 def test_garbage_on_every_port(job, many_files, token, kinds):
     env = {"PHALANX_TOKEN": token} if token else {}
     script = ["saving.py", job.folder / "run", "--ddp"]
-    nodes = [job.node(index, *map(str, script), env=env, flags=["--max-restarts=0"]) for index in (0, 1)]
+    flags = ["--max-restarts=0", "--store-relay=on"]
+    nodes = [job.node(index, *map(str, script), env=env, flags=flags) for index in (0, 1)]
     job.wait(lambda _: len(job.found("step")) > 20, "steps")
     servers = servers_of(job)
     programs = {program for program, _, _ in servers}
     assert programs == {"phalanx-run", "phalanx-master"}
-    # The master; of each node presence, images, and the store of this round or the next, one at two addresses.
-    assert len({place for _, _, place in servers}) >= 7, servers
+    # The master; of each node presence, images, and the store of this round or the next, one at two addresses; of one
+    # its relay.
+    assert len({place for _, _, place in servers}) >= 8, servers
     pids = {pid: program for program, pid, _ in servers}
     before = {pid: (resident_mib(pid), open_files(pid)) for pid in pids}
     say = sayings(random.Random(1).randbytes(4096))

@@ -35,7 +35,7 @@ def all_reduce():
     return total.item()
 
 
-report("main", port=port)
+report("main", port=port, address=address)
 if sys.argv[1] == "env":
     dist.init_process_group("gloo", init_method="env://")
 elif sys.argv[1] == "tcp":

@@ -15,6 +15,7 @@ namespace phalanx::agent {
 
 // Of the job's token. Not in the environment of anything that phalanx-run starts but its master.
 constexpr const char* kTokenVariable = "PHALANX_TOKEN";
+constexpr const char* kStoreRelayVariable = "PHALANX_STORE_RELAY";
 
 enum class ScriptKind {
   kScript,   // python -u <script> args...
@@ -55,6 +56,13 @@ enum class NumaBinding {
   kSocket,       // all NUMA nodes of the socket
   kExclusive,    // cores of the node that no other worker has
   kCoreComplex,  // the cores of the node that share one last level of cache
+};
+
+// Whether a node's ranks share one connection to the round's store (store/relay.h).
+enum class StoreRelayMode {
+  kAuto,  // in worlds that one store could not hold otherwise
+  kOn,
+  kOff,
 };
 
 enum class NprocKind { kCount, kCpu, kGpu, kXpu, kAuto };
@@ -156,6 +164,7 @@ struct LaunchConfig {
   std::string bootstrap_dir;      // PHALANX_BOOTSTRAP_DIR: where zygote.py and worker.py are; empty: looked for
   uint16_t port_range_first = 0;  // 0,0: any free port
   uint16_t port_range_last = 0;
+  StoreRelayMode store_relay = StoreRelayMode::kAuto;
   std::string master_addr_env;            // PHALANX_MASTER_ADDR host:port; empty: embedded or endpoint
   std::string token;                      // --job-token-file, PHALANX_TOKEN, or made for kStandalone
   TlsFiles tls;                           // --tls-cert, --tls-key, --tls-ca, absolute; in place of a token

@@ -451,6 +451,10 @@ Status HandlePortRange(Draft& draft, const GivenFlag& given) {
   return absl::OkStatus();
 }
 
+Status HandleStoreRelay(Draft& draft, const GivenFlag& given) {
+  return Assign(draft.config.store_relay, ParseStoreRelay(given.value));
+}
+
 Status HandleHelp(Draft& draft, const GivenFlag&) {
   draft.help = true;
   return absl::OkStatus();
@@ -743,6 +747,12 @@ constexpr FlagRow kTable[] = {
      "refuse to run without a token or certificate", HandleRequireToken, nullptr},
     {"--port-range", kOne, "A-B", kNoPet, kOurs, kNew, G::kPlaces,
      "ports to take for the workers' stores, two at least (default: any free port)", HandlePortRange, nullptr},
+    {"--store-relay", kOne, "auto|on|off", kNoPet, kOurs, kNew, G::kPlaces,
+     "this node's ranks share one connection to the workers' store, by a port of its loopback that is their "
+     "MASTER_ADDR "
+     "and MASTER_PORT: on, off, or auto (default): in worlds of more than 16384 ranks (docs/operations.md); else "
+     "PHALANX_STORE_RELAY",
+     HandleStoreRelay, nullptr},
     {"--elastic-config", kOne, "FILE", kNoPet, kOurs, kNew, G::kJob,
      "a DeepSpeed config with an elasticity block: the job trains with the largest world size that it grants, and "
      "nodes "

@@ -129,6 +129,13 @@ StatusOr<std::pair<uint32_t, uint32_t>> ParseNodes(std::string_view text) {
   return std::pair{static_cast<uint32_t>(*least), static_cast<uint32_t>(*most)};
 }
 
+StatusOr<StoreRelayMode> ParseStoreRelay(std::string_view text) {
+  if (text == "auto") return StoreRelayMode::kAuto;
+  if (text == "on") return StoreRelayMode::kOn;
+  if (text == "off") return StoreRelayMode::kOff;
+  return Expected("auto, on or off");
+}
+
 StatusOr<uint32_t> ParseNodeUnit(std::string_view text) {
   PHX_ASSIGN_OR_RETURN(const int64_t unit, ParseInteger(text, 1, kMaxNodes));
   return static_cast<uint32_t>(unit);

@@ -75,6 +75,9 @@ constexpr int64_t kMaxBoxPairs = 64;
 // "apple,orange": texts to look for in lines; ",," is a comma within one, empty ones are dropped. Never fails.
 [[nodiscard]] std::vector<std::string> ParseFilters(std::string_view text);
 
+// "auto", "on" or "off".
+[[nodiscard]] StatusOr<StoreRelayMode> ParseStoreRelay(std::string_view text);
+
 // "20000-20999".
 [[nodiscard]] StatusOr<std::pair<uint16_t, uint16_t>> ParsePortRange(std::string_view text);
 

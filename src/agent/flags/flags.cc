@@ -136,6 +136,7 @@ class Resolver {
     PHX_RETURN_IF_ERROR(ResolveWarm());
     PHX_RETURN_IF_ERROR(ResolveIdentity());
     PHX_RETURN_IF_ERROR(ResolvePlaces());
+    PHX_RETURN_IF_ERROR(ResolveStoreRelay());
     config_.notices = draft_.notices;
     return std::move(config_);
   }
@@ -689,6 +690,21 @@ class Resolver {
       return absl::OkStatus();
     }
     return ResolveToken();
+  }
+
+  // Rank 0's own store, torch's, knows nothing of relays.
+  Status ResolveStoreRelay() {
+    const std::string variable = env_.NonEmptyOr(kStoreRelayVariable, "");
+    if (!Given("--store-relay") && !variable.empty()) {
+      const StatusOr<StoreRelayMode> said = ParseStoreRelay(variable);
+      if (!said.ok()) return WithSource(said.status(), kStoreRelayVariable, variable);
+      config_.store_relay = *said;
+    }
+    if (config_.store_relay != StoreRelayMode::kOn || !RankZeroHoldsStore(env_)) return absl::OkStatus();
+    return Wrong(
+        fmt::format("{}=on: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 leaves the store to rank 0, which takes no "
+                    "relay; leave one of both out",
+                    Given("--store-relay") ? "--store-relay" : kStoreRelayVariable));
   }
 
   Status ResolveToken() {

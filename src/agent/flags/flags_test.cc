@@ -744,6 +744,23 @@ TEST(Flags, RefusesASlurmStepThatMakesNoSense) {
   EXPECT_THAT(Error({"s.py"}, With(kSlurm, {{"SLURM_STEP_NUM_NODES", "x"}})), HasSubstr("SLURM_STEP_NUM_NODES=x"));
 }
 
+TEST(Flags, RelaysOfTheStore) {
+  EXPECT_EQ(Config({"s.py"}).store_relay, StoreRelayMode::kAuto);
+  EXPECT_EQ(Config({"--store-relay=on", "s.py"}).store_relay, StoreRelayMode::kOn);
+  EXPECT_EQ(Config({"--store_relay", "off", "s.py"}).store_relay, StoreRelayMode::kOff);
+  EXPECT_THAT(Error({"--store-relay=yes", "s.py"}), HasSubstr("--store-relay=yes: expected auto, on or off"));
+  const Vars on{{"PHALANX_STORE_RELAY", "on"}};
+  EXPECT_EQ(Config({"s.py"}, on).store_relay, StoreRelayMode::kOn);
+  EXPECT_EQ(Config({"--store-relay=auto", "s.py"}, on).store_relay, StoreRelayMode::kAuto) << "the flag counts more";
+  EXPECT_EQ(Config({"s.py"}, {{"PHALANX_STORE_RELAY", ""}}).store_relay, StoreRelayMode::kAuto);
+  EXPECT_THAT(Error({"s.py"}, {{"PHALANX_STORE_RELAY", "1"}}), HasSubstr("PHALANX_STORE_RELAY=1: expected auto, on"));
+  const Vars torchs{{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}};
+  EXPECT_THAT(Error({"--store-relay=on", "s.py"}, torchs),
+              HasSubstr("--store-relay=on: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 leaves the store to rank 0"));
+  EXPECT_THAT(Error({"s.py"}, With(torchs, {{"PHALANX_STORE_RELAY", "on"}})), HasSubstr("PHALANX_STORE_RELAY=on: "));
+  EXPECT_EQ(Config({"s.py"}, torchs).store_relay, StoreRelayMode::kAuto);
+}
+
 TEST(Flags, NodesInUnits) {
   LaunchConfig config = Config({"--nnodes=3:9", "--node-unit=4", "--rdzv-backend=c10d", "--rdzv-endpoint=h", "s.py"});
   EXPECT_EQ(config.node_unit, 4u);

@@ -64,6 +64,12 @@ Status CheckVisibleDevices(const LaunchConfig& config, const Environment& base) 
 
 bool RankZeroHoldsStore(const Environment& base) { return base.Get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1"; }
 
+bool RelaysStore(const LaunchConfig& config, const Environment& base, uint32_t world_size) {
+  if (RankZeroHoldsStore(base)) return false;
+  if (config.store_relay == StoreRelayMode::kAuto) return world_size > kRanksWithoutRelay;
+  return config.store_relay == StoreRelayMode::kOn;
+}
+
 void AddSameForAll(const LaunchConfig& config, std::map<std::string, std::string>& env) {
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (!config.elastic_config.empty()) env.emplace(kSchedulersBlock, config.elastic_config);

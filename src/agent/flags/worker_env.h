@@ -36,6 +36,13 @@ struct WorkerFiles {
 // Whether rank 0 opens the store itself, as torchrun lets it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
 bool RankZeroHoldsStore(const Environment& base);
 
+// One store's process may have 20,000 files open on some machines, and each rank is one of them where no node relays:
+// in worlds of at most so many ranks there is room for all, and a way without a relay is the shorter one.
+constexpr uint32_t kRanksWithoutRelay = 16'384;
+
+// Whether the ranks of a node that does not hold the store of such a world come to it by a relay of their node's.
+bool RelaysStore(const LaunchConfig& config, const Environment& base, uint32_t world_size);
+
 // --virtual-local-rank: the list that phalanx-run itself was given needs a device for each of its
 // `config.nproc_per_node` workers. The error names the variable. OK where the flag is not given.
 Status CheckVisibleDevices(const LaunchConfig& config, const Environment& base);

@@ -185,6 +185,23 @@ TEST(WorkerEnvironment, LetsRankZeroHostTheStoreWhereAsked) {
   EXPECT_EQ(use("true"), "True");  // torch compares with "1" alone
 }
 
+TEST(WorkerEnvironment, RelaysTheStoreInLargeWorldsOrWhereAsked) {
+  LaunchConfig config = Config();
+  const Environment plain(Vars{});
+  EXPECT_FALSE(RelaysStore(config, plain, 2));
+  EXPECT_FALSE(RelaysStore(config, plain, 16'384));
+  EXPECT_TRUE(RelaysStore(config, plain, 16'385));
+  config.store_relay = StoreRelayMode::kOff;
+  EXPECT_FALSE(RelaysStore(config, plain, 80'000));
+  config.store_relay = StoreRelayMode::kOn;
+  EXPECT_TRUE(RelaysStore(config, plain, 2));
+  for (const StoreRelayMode mode : {StoreRelayMode::kAuto, StoreRelayMode::kOn}) {
+    config.store_relay = mode;
+    EXPECT_FALSE(RelaysStore(config, Environment(Vars{{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}}), 80'000))
+        << "torch's own store knows no relay";
+  }
+}
+
 // Each line as Python's string.Template(text).safe_substitute(local_rank=12) answers it.
 TEST(SubstituteLocalRank, IsPythonsTemplate) {
   for (auto [text, expected] : std::map<std::string, std::string>{

@@ -29,6 +29,8 @@ namespace {
 constexpr uint64_t kOwnFiles = 512;
 constexpr uint64_t kFilesPerWorker = 16;
 constexpr uint64_t kStoreFilesPerRank = 8;
+// To the ranks, the store where they come by a relay.
+constexpr const char* kRelayAddress = "127.0.0.1";
 // A master looks at windows of twice that.
 constexpr int64_t kPacesEachMs = 10'000;
 // Our own error file is read by whoever reads that of torchrun.
@@ -356,6 +358,7 @@ void NodeAgent::SendMessage(v1::AgentMessage message) {
 
 void NodeAgent::Do(const OpenStore& action) {
   store_.reset();
+  relay_.reset();
   if (RankZeroHoldsStore(env_)) {
     reserved_.reset();  // the port is rank 0's now
     return ReserveNextStore();
@@ -372,7 +375,10 @@ void NodeAgent::Do(const OpenStore& action) {
   if (!opened.ok())
     return Feed(MasterChildFailed{fmt::format("store of epoch {}: {}", action.epoch, Message(opened.status()))});
   store_ = *std::move(opened);
-  MakeRoomForFiles(fmt::format("the store of {} ranks", action.world_size), action.world_size * kStoreFilesPerRank);
+  const uint64_t direct_ranks = RelaysStore(config_, env_, action.world_size)
+                                    ? config_.nproc_per_node + action.member_addresses.size()
+                                    : action.world_size;
+  MakeRoomForFiles(fmt::format("the store of {} ranks", action.world_size), direct_ranks * kStoreFilesPerRank);
   ReserveNextStore();
 }
 
@@ -408,7 +414,41 @@ void NodeAgent::ReserveNextStore() {
   if (!next.ok()) Feed(MasterChildFailed{fmt::format("port for the next store: {}", Message(next))});
 }
 
-void NodeAgent::Do(const CloseStore&) { store_.reset(); }
+void NodeAgent::Do(const CloseStore&) {
+  store_.reset();
+  relay_.reset();
+}
+
+// Without one the ranks of a world that needs it may find no room at the store; those of another one do.
+void NodeAgent::OpenRelay(const v1::StartRound& round) {
+  relay_.reset();
+  if (round.group_rank() == 0 || !RelaysStore(config_, env_, round.world_size())) return;
+  auto opened = OpenRelayTo(round);
+  if (!opened.ok()) {
+    return Warn(
+        fmt::format("this node's ranks connect to the store each by itself: no relay: {}", Message(opened.status())));
+  }
+  relay_ = *std::move(opened);
+  last_relay_port_ = relay_->port();
+}
+
+StatusOr<std::unique_ptr<store::StoreRelay>> NodeAgent::OpenRelayTo(const v1::StartRound& round) {
+  PHX_ASSIGN_OR_RETURN(store::ListenSocket socket, store::ListenSocket::Reserve({kRelayAddress}, {}));
+  // A process of an older round shall find nobody where its relay was: another port is one taken beside that.
+  std::optional<store::ListenSocket> avoided;
+  if (socket.port() == last_relay_port_) {
+    avoided = std::move(socket);
+    PHX_ASSIGN_OR_RETURN(socket, store::ListenSocket::Reserve({kRelayAddress}, {}));
+  }
+  store::RelayOptions options;
+  options.store_address = round.store_address();
+  options.store_port = static_cast<uint16_t>(round.store_port());
+  options.epoch = round.epoch();
+  options.on_refused = [this, epoch = round.epoch()](const std::string& sentence) {  // on the relay's own thread
+    loop_.Post([this, refused = StoreRefusedClient{epoch, sentence}] { Feed(refused); });
+  };
+  return store::StoreRelay::Open(std::move(socket), std::move(options));
+}
 
 void NodeAgent::Do(const OpenBoard& action) {
   for (int rank = 0; board_ && rank < static_cast<int>(config_.nproc_per_node); ++rank) {
@@ -439,6 +479,7 @@ void NodeAgent::TellOfRound(const v1::StartRound& round) {
 void NodeAgent::Do(const StartWorker& action) {
   if (action.local_rank == 0) {
     TellOfRound(action.round);
+    OpenRelay(action.round);
     checkpoints_->OnRound(action.round);
     BeginWatching();
   }
@@ -452,7 +493,12 @@ void NodeAgent::Do(const StartWorker& action) {
   spec.rank = static_cast<int>(action.round.rank_base()) + action.local_rank;
   spec.epoch = action.round.epoch();
   spec.restart_count = action.round.restart_count();
-  spec.env = WorkerEnvironment(config_, env_, PlaceOf(action.round), action.local_rank, files);
+  RoundPlace place = PlaceOf(action.round);
+  if (relay_) {
+    place.master_addr = kRelayAddress;
+    place.master_port = relay_->port();
+  }
+  spec.env = WorkerEnvironment(config_, env_, place, action.local_rank, files);
   spec.args = SubstituteLocalRank(config_.script_args, action.local_rank);
   spec.board_path = files.board_path;
   spec.exact_steps = told_step_ >= 0;

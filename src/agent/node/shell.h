@@ -42,6 +42,7 @@
 #include "base/process/signals.h"
 #include "base/reserved_port.h"
 #include "replay/recorder.h"
+#include "store/relay.h"
 #include "store/server.h"
 #include "wire/agent_link.h"
 
@@ -168,6 +169,9 @@ class NodeAgent {
   void FillRanks(const std::vector<RankProgress>& ranks, int64_t now_ns, v1::Beat& beat);
   // A store on that port, which this node has told its master; the next one is reserved then.
   StatusOr<std::unique_ptr<store::StoreServer>> OpenStoreOn(uint32_t port, store::StoreOptions options);
+  // Before the first worker of a round, where its ranks come to the store by a relay of this node's.
+  void OpenRelay(const v1::StartRound& round);
+  StatusOr<std::unique_ptr<store::StoreRelay>> OpenRelayTo(const v1::StartRound& round);
   Status ReserveStore();
   void ReserveNextStore();
   // Raises the limit of open files for what this node has anyway and `more`; says once that `who` may find too few.
@@ -216,6 +220,8 @@ class NodeAgent {
   std::optional<store::ListenSocket> reserved_;
   uint16_t last_store_port_ = 0;  // of the last reservation; 0: there was none
   std::unique_ptr<store::StoreServer> store_;
+  std::unique_ptr<store::StoreRelay> relay_;         // to the round's store; null: this node's ranks need none
+  uint16_t last_relay_port_ = 0;                     // 0: there was none
   std::unique_ptr<store::StoreServer> check_store_;  // where two nodes meet that are checked together
   std::unique_ptr<checks::CheckHelper> helper_;      // null: none runs
   Instant paces_due_ = 0;                            // what of each step is the ranks' own goes with a beat then

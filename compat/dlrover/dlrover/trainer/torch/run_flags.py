@@ -12,8 +12,8 @@ PHALANX_VALUED = frozenset(
     --duplicate-stdout-filters --elastic-config --event-log-handler --hang-timeout --job-token-file --log-format
     --log-line-prefix-template --membind-policy --numa-binding --older-save-after --parent-pid --port-range
     --print-completion --replay-log --report-file --rescale-grace --restart-grace --restart-window --shutdown-timeout
-    --signals-to-handle --spares --state-dir --stop-timeout --straggler-rule --switchbox-source --tls-ca --tls-cert
-    --tls-key --watch""".split()
+    --signals-to-handle --spares --state-dir --stop-timeout --store-relay --straggler-rule --switchbox-source --tls-ca
+    --tls-cert --tls-key --watch""".split()
 )
 _STORE = {"action": "store_true"}
 
