@@ -35,7 +35,10 @@ class RelayOnLoop::Impl {
   Impl(EventLoop& loop, ListenSocket socket, const SocketAddress& store_address, RelayOptions options);
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
-  ~Impl() { LoseStore(""); }
+  ~Impl() {
+    LoseStore("");
+    loop_.Cancel(flush_);
+  }
 
   uint16_t port() const { return acceptor_.port(); }
   RelayStats stats() const;
@@ -67,6 +70,8 @@ class RelayOnLoop::Impl {
   bool FinishCall();
   void ReceiveOfStore();
   void TakeOfStore(std::string_view bytes);
+  // When all that the loop has for now is served: clients that speak at the same time go in one piece.
+  void FlushSoon();
   void FlushStore();
   void UpdateStoreInterest();
   void LoseStore(const std::string& why);
@@ -90,6 +95,7 @@ class RelayOnLoop::Impl {
   std::unique_ptr<Store> store_;  // null: none was called yet, or it is lost
   std::vector<Client> clients_;   // by number; without a descriptor: free
   const std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kReceiveBytes);
+  EventLoop::TimerId flush_;
   uint64_t open_clients_ = 0;
   uint64_t pending_bytes_ = 0;
   Counter clients_now_, accepted_, refused_, slow_readers_, store_calls_, accept_errors_, buffer_bytes_;
@@ -149,8 +155,7 @@ void RelayOnLoop::Impl::OnAccepted(Fd fd, const SocketAddress& peer) {
   clients_[*number].fd = std::move(fd);
   clients_[*number].peer = peer;
   UpdateClient(*number);
-  FlushStore();
-  Publish();
+  FlushSoon();
 }
 
 // ---- the store
@@ -179,8 +184,7 @@ bool RelayOnLoop::Impl::CallStore() {
 void RelayOnLoop::Impl::OnStoreEvents(uint32_t epoll_events) {
   if (!store_->connected && !FinishCall()) return;
   if ((epoll_events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) ReceiveOfStore();
-  if (store_) FlushStore();
-  Publish();
+  FlushSoon();
 }
 
 bool RelayOnLoop::Impl::FinishCall() {
@@ -228,9 +232,17 @@ void RelayOnLoop::Impl::TakeOfStore(std::string_view bytes) {
   }
 }
 
+void RelayOnLoop::Impl::FlushSoon() {
+  if (flush_ != EventLoop::TimerId{}) return;
+  flush_ = loop_.At(loop_.Now(), [this] {
+    flush_ = {};
+    if (store_ && store_->connected) FlushStore();
+    Publish();
+  });
+}
+
 void RelayOnLoop::Impl::FlushStore() {
   Store& store = *store_;
-  if (!store.connected) return;
   const std::string_view output = store.mux.Output();
   const bool had_room = store.mux.HasRoom();
   if (!output.empty()) {
@@ -290,8 +302,7 @@ void RelayOnLoop::Impl::OnClientEvents(ClientNumber number, uint32_t epoll_event
   } else if ((epoll_events & (EPOLLERR | EPOLLHUP)) != 0) {
     CloseClient(number);
   }
-  FlushStore();
-  Publish();
+  FlushSoon();
 }
 
 void RelayOnLoop::Impl::ReadClient(ClientNumber number) {
@@ -358,8 +369,7 @@ void RelayOnLoop::Impl::OnSlowReader(ClientNumber number) {
   Tell(fmt::format("the store's relay closed {}: it read none of its replies for {} ms", clients_[number].peer.Text(),
                    options_.slow_reader_ms));
   CloseClient(number);
-  FlushStore();
-  Publish();
+  FlushSoon();
 }
 
 void RelayOnLoop::Impl::CloseClient(ClientNumber number) {
