@@ -1,6 +1,10 @@
 // phalanx-store-bench: load from plain sockets for any c10d store server. One thread, one epoll loop, no torch. Prints
 // one JSON object: {"barrier_s": ..., "add_1": requests a second, "add_50": ..., ...}. bench/store.py runs it against
 // servers in turn.
+//
+// With --relays it is some nodes of a large world: so many relays, on one more thread, and their clients. It says
+// "ready", waits for a line, and then joins a barrier that other processes of its kind join as well: {"begin_ns": ...,
+// "end_ns": ...}, of the monotonic clock, which all processes share.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -14,14 +18,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iostream>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/event_loop.h"
 #include "base/fd.h"
 #include "base/process/process.h"
 #include "base/status.h"
 #include "store/client_bytes.h"
+#include "store/relay.h"
 
 namespace phalanx::store {
 namespace {
@@ -48,17 +57,17 @@ struct Client {
 
 class Load {
  public:
-  explicit Load(const sockaddr_in& server) : server_(server), epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+  Load() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
 
   // Begins a connection; writable when it stands.
-  void Connect(Client* client) {
+  void Connect(Client* client, const sockaddr_in& server) {
     client->fd = Fd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!client->fd.valid()) Die("socket");
     if (connected_ >= kClientsPerAddress) BindTo(client->fd.get(), INADDR_LOOPBACK + connected_ / kClientsPerAddress);
     ++connected_;
     const int on = 1;
     setsockopt(client->fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    const int rc = connect(client->fd.get(), reinterpret_cast<const sockaddr*>(&server_), sizeof server_);
+    const int rc = connect(client->fd.get(), reinterpret_cast<const sockaddr*>(&server), sizeof server);
     if (rc != 0 && errno != EINPROGRESS) Die("connect");
     Watch(EPOLL_CTL_ADD, client, rc == 0 ? EPOLLIN : EPOLLOUT);
     if (rc == 0) Ask(client, Hello() + Ping(kNonce), sizeof kNonce);
@@ -114,18 +123,24 @@ class Load {
     return client->have == client->want;
   }
 
-  const sockaddr_in server_;
   const Fd epoll_;
   size_t connected_ = 0;
 };
 
-// Connects `count` clients that join a barrier of ADD and WAIT; seconds until all are released.
-double Barrier(const sockaddr_in& server, size_t count, const std::string& name) {
-  Load load(server);
-  std::vector<Client> clients(count);
+struct Span {
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+  double seconds() const { return static_cast<double>(end_ns - begin_ns) / 1e9; }
+};
+
+// Connects clients, one to each of `servers`, that join a barrier of ADD and WAIT of `world` clients in all; until all
+// of them are released.
+Span Barrier(const std::vector<sockaddr_in>& servers, size_t world, const std::string& name) {
+  Load load;
+  std::vector<Client> clients(servers.size());
   size_t released = 0;
   const int64_t begin_ns = MonotonicNs();
-  for (Client& client : clients) load.Connect(&client);
+  for (size_t i = 0; i < clients.size(); ++i) load.Connect(&clients[i], servers[i]);
   load.Run(
       [&](Client* client) {
         int64_t arrived = 0;
@@ -134,7 +149,7 @@ double Barrier(const sockaddr_in& server, size_t count, const std::string& name)
             return load.Ask(client, Add("/" + name, 1), sizeof(int64_t));
           case 1:
             std::memcpy(&arrived, client->reply.data(), sizeof arrived);
-            if (arrived == static_cast<int64_t>(count)) {
+            if (arrived == static_cast<int64_t>(world)) {
               return load.Ask(client, Set("/" + name + "_done", "1") + Wait({"/" + name + "_done"}), 1);
             }
             return load.Ask(client, Wait({"/" + name + "_done"}), 1);
@@ -142,8 +157,8 @@ double Barrier(const sockaddr_in& server, size_t count, const std::string& name)
             ++released;
         }
       },
-      [&] { return released == count; });
-  return static_cast<double>(MonotonicNs() - begin_ns) / 1e9;
+      [&] { return released == clients.size(); });
+  return {begin_ns, MonotonicNs()};
 }
 
 struct Step {
@@ -153,9 +168,9 @@ struct Step {
 
 // `clients` connections that go through `steps` again and again; rounds of steps a second.
 double Throughput(const sockaddr_in& server, size_t count, double seconds, const std::vector<Step>& steps) {
-  Load load(server);
+  Load load;
   std::vector<Client> clients(count);
-  for (Client& client : clients) load.Connect(&client);
+  for (Client& client : clients) load.Connect(&client, server);
   const size_t step_count = steps.size();
   uint64_t rounds = 0;
   size_t connected = 0;
@@ -198,7 +213,8 @@ std::vector<Workload> Workloads() {
 }
 
 void Measure(const sockaddr_in& server, size_t barrier_clients, double seconds, const std::string& name) {
-  fmt::print("{{\"barrier_s\": {:.4f}", Barrier(server, barrier_clients, name));
+  const std::vector<sockaddr_in> servers(barrier_clients, server);
+  fmt::print("{{\"barrier_s\": {:.4f}", Barrier(servers, barrier_clients, name).seconds());
   for (const Workload& workload : Workloads()) {
     for (const size_t count : {size_t{1}, size_t{50}}) {
       // A value to read, whatever came before.
@@ -207,6 +223,60 @@ void Measure(const sockaddr_in& server, size_t barrier_clients, double seconds, 
     }
   }
   fmt::print("}}\n");
+}
+
+sockaddr_in LoopbackAt(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  return address;
+}
+
+// Relays to one store, as those of so many nodes.
+class Nodes {
+ public:
+  Nodes(uint16_t store_port, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      auto socket = ListenSocket::Reserve({"127.0.0.1"}, {});
+      RelayOptions options;
+      options.store_address = "127.0.0.1";
+      options.store_port = store_port;
+      options.on_refused = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+      auto relay = socket.ok() ? RelayOnLoop::Open(loop_, *std::move(socket), std::move(options)) : socket.status();
+      if (!relay.ok()) Die(Message(relay.status()).c_str());
+      relays_.push_back(*std::move(relay));
+    }
+    thread_ = std::thread([this] { loop_.Run(); });
+  }
+  Nodes(const Nodes&) = delete;
+  Nodes& operator=(const Nodes&) = delete;
+  ~Nodes() {
+    loop_.Post([this] { loop_.Stop(); });
+    thread_.join();
+  }
+
+  std::vector<sockaddr_in> ServersOf(size_t clients_of_each) const {
+    std::vector<sockaddr_in> servers;
+    for (const auto& relay : relays_) servers.insert(servers.end(), clients_of_each, LoopbackAt(relay->port()));
+    return servers;
+  }
+
+ private:
+  EventLoop loop_;
+  std::vector<std::unique_ptr<RelayOnLoop>> relays_;
+  std::thread thread_;
+};
+
+void JoinByRelays(uint16_t store_port, size_t relays, size_t clients_of_each, size_t world, const std::string& name) {
+  const Nodes nodes(store_port, relays);
+  fmt::print("ready\n");
+  std::fflush(stdout);
+  std::string go;
+  std::getline(std::cin, go);
+  const Span span = Barrier(nodes.ServersOf(clients_of_each), world, name);
+  fmt::print("{{\"begin_ns\": {}, \"end_ns\": {}}}\n", span.begin_ns, span.end_ns);
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -218,17 +288,23 @@ int main(int argc, char** argv) {
   size_t barrier_clients = 2048;
   double seconds = 0.5;
   std::string name = "barrier";
+  size_t relays = 0;
+  size_t clients_of_each = 8;
+  size_t world = 0;
   app.add_option("--port", port, "port of the server")->required();
   app.add_option("--clients", barrier_clients, "connections of the barrier");
   app.add_option("--seconds", seconds, "duration of each throughput");
   app.add_option("--name", name, "name of the barrier; a fresh one for every run");
+  app.add_option("--relays", relays, "be so many relays, and their clients, in a barrier of --world");
+  app.add_option("--clients-of-each", clients_of_each, "clients of a relay");
+  app.add_option("--world", world, "clients of that barrier, of all processes together");
   CLI11_PARSE(app, argc, argv);
 
   phalanx::RaiseOpenFilesLimit(UINT64_MAX);
-  sockaddr_in server{};
-  server.sin_family = AF_INET;
-  server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  server.sin_port = htons(port);
-  phalanx::store::Measure(server, barrier_clients, seconds, name);
+  if (relays > 0) {
+    phalanx::store::JoinByRelays(port, relays, clients_of_each, world, name);
+  } else {
+    phalanx::store::Measure(phalanx::store::LoopbackAt(port), barrier_clients, seconds, name);
+  }
   return 0;
 }
