@@ -29,6 +29,9 @@ class CheckpointAgent:
         self.slot_bytes = self.count = 0
         self.next_file = 1
         self.refuses = {}  # type of request -> error
+        self.was_asked = threading.Event()  # by a `prepare`
+        self.lets_answer = threading.Event()  # of `prepare`: cleared, it waits
+        self.lets_answer.set()
         self.stable = True
         self.layout = "torch-zip"  # of what is saved, for what goes to disk
         self.main = None  # another, whose page and slots are those of the image that the node's ranks share
@@ -114,7 +117,10 @@ class CheckpointAgent:
 
     def _answer_all(self, ours):
         while True:
-            data = ours.recv(1 << 16)
+            try:
+                data = ours.recv(1 << 16)
+            except ConnectionResetError:  # the rank has gone without reading an answer
+                return
             if not data:
                 return
             packet = json.loads(data)
@@ -145,6 +151,8 @@ class CheckpointAgent:
             for index in range(self.count):
                 self._replace(index)
         why = "" if self.count == packet["slots"] else f"memory for {self.count} slots"
+        self.was_asked.set()
+        assert self.lets_answer.wait(TIMEOUT_S), "nobody lets it answer"
         self._send(ours, packet, slots=self.count, bytes=self.slot_bytes, why=why)
 
     def _replace(self, index):

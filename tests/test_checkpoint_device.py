@@ -398,6 +398,19 @@ def test_what_was_pinned_is_let_go(agent, make_slow, tmp_path):
     assert driver.pinned == set(), "also with copies under way"
 
 
+def test_slots_are_pinned_beside_the_training(agent, make_slow, tmp_path):
+    driver = make_slow()
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        training = Training("cpu", checkpointer)
+        training.step()
+        state = {"model": training.model, "optimizer": training.optimizer}
+        assert checkpointer.prepare(state, waits=False) is None
+        checkpointer._writer._take_reserved()
+        assert len(driver.pinned) == 3 and driver.entered == [("phalanx-memory", 0)]
+        assert training.save().wait_committed()
+    assert driver.pinned == set()
+
+
 @needs_overlap
 def test_an_image_is_sealed_without_anybody_coming_by(agent, make_slow, tmp_path):
     """As from the host: an evaluation may follow that takes long."""

@@ -269,6 +269,63 @@ def test_no_memory_costs_the_save_and_not_the_training(agent, make):
     assert checkpointer.save(2, state_of(2)).wait_committed()
 
 
+def test_memory_is_made_ready_beside_the_training(agent, make):
+    """The first save waits for what is left of it, and asks for nothing more, also where it has grown since."""
+    checkpointer = make()
+    agent.lets_answer.clear()
+    assert checkpointer.prepare(state_of(1), waits=False) is None
+    with ThreadPoolExecutor() as pool:
+        saving = pool.submit(checkpointer.save, 1, {**state_of(1), "log": "x" * 20_000})
+        agent.lets_answer.set()
+        assert saving.result().wait_committed()
+    (packet,) = agent.packets("prepare")
+    assert packet["bytes"] % 4096 == 0, "what is written past the page cache is whole pages"
+    assert checkpointer.prepare(state_of(2), waits=False) is None
+    assert checkpointer.save(2, state_of(2)).wait_committed()
+    assert len(agent.packets("prepare")) == 1, "what is there already fits"
+    assert is_state_of(checkpointer.load()[0], 2)
+
+
+def test_the_image_that_ranks_share_has_its_memory_made_ready_beside_the_training(agent, main_page, make):
+    agent.main = main_page
+    checkpointer = make(ddp.Checkpointer)
+    assert checkpointer.prepare({**state_of(1), "rng": True}, waits=False) is None
+    agent.wait_packet("prepare", 2)
+    assert checkpointer.save(1, {**state_of(1), "rng": True}).wait_committed()
+    assert sorted(packet["page"] for packet in agent.packets("prepare")) == ["main", "own"]
+
+
+def test_nobody_waits_at_the_end_for_memory_that_is_made_ready(agent, make):
+    checkpointer = make()
+    agent.lets_answer.clear()
+    checkpointer.prepare(state_of(1), waits=False)
+    assert agent.was_asked.wait(30)
+    checkpointer.close()
+    agent.lets_answer.set()
+    agent.wait_packet("prepare")
+    next_life(agent, checkpointer)
+    assert make().save(1, state_of(1)).wait_committed()
+
+
+def test_the_first_save_says_what_memory_there_is_less(agent, make):
+    agent.slots = 2
+    checkpointer = make()
+    assert checkpointer.prepare(state_of(1), waits=False) is None
+    assert "memory for 2 slots" in checkpointer.save(1, state_of(1)).why
+    assert "memory" not in (checkpointer.save(2, state_of(2)).why or "")
+
+
+def test_memory_that_is_not_there_beside_the_training_is_asked_for_once_more_by_the_save(agent, make):
+    checkpointer = make()
+    agent.refuses["prepare"] = "/dev/shm has 3 MB left and 2 slots take 8 MB"
+    assert checkpointer.prepare(state_of(1), waits=False) is None
+    handle = checkpointer.save(1, state_of(1))
+    assert not handle.wait_staged() and agent.refuses["prepare"] in handle.why
+    del agent.refuses["prepare"]
+    assert checkpointer.save(2, state_of(2)).wait_committed()
+    assert len(agent.packets("prepare")) == 3
+
+
 def test_an_agent_that_cannot_serve_the_directory_says_why(agent, make):
     agent.refuses["open"] = "/data/run7 is another job's"
     with pytest.raises(RuntimeError, match="/data/run7 is another job's"):

@@ -209,11 +209,15 @@ class Checkpointer:
 
     # --- saving
 
-    def prepare(self, state):
+    def prepare(self, state, waits=True):
         """Plans for a state of this structure and has the memory for it made ready: the first save then costs what the
-        tenth does. Returns None, or why there is less memory than was asked for."""
+        tenth does. Returns None, or why there is less memory than was asked for.
+
+        `waits=False`: returns None as soon as it has begun. The memory is made ready while the training goes on; the
+        next save waits for what is left of that, and its handle says why there is less.
+        """
         self._must_be_able_to_save()
-        return self._writer.prepare(*self._described(state))
+        return self._writer.prepare(*self._described(state), waits)
 
     def _begin(self, handle, write, began_ns):
         """`write()` begins the copy of what is saved."""

@@ -30,11 +30,11 @@ class Checkpointer(checkpointer.Checkpointer):
     def part_of(self, state):
         return state if self._here.leads else states.own_part(state)
 
-    def prepare(self, state):
-        why = super().prepare(state)
+    def prepare(self, state, waits=True):
+        why = super().prepare(state, waits)
         if self._own is None:
             return why
-        return why or self._own.prepare(*self._described_own(state))
+        return why or self._own.prepare(*self._described_own(state), waits)
 
     def _write(self, saving, state, began_ns):
         """The small image first: the node's save is complete with the large one."""

@@ -44,16 +44,20 @@ class Checkpointer(checkpointer.Checkpointer, abc.ABC):
         if self._here.leads:
             self._shared = self._writer_of("main", answer["main"], self.kind, slots, False, "never")
 
-    def prepare(self, state):
+    def prepare(self, state, waits=True):
         self._must_be_able_to_save()
         try:
             expanded, image = self._planned(state, 0)
         except peers.NotTogether as error:
             return str(error)
-        why = self._writer.prepare(expanded, image)
+        return self._prepare_part(expanded, image, self._index, waits)
+
+    def _prepare_part(self, expanded, image, index, waits):
+        """`index()`: the image of what names the parts."""
+        why = self._writer.prepare(expanded, image, waits)
         if self._shared is None:
             return why
-        return why or self._shared.prepare(states.Expanded(), self._index())
+        return why or self._shared.prepare(states.Expanded(), index(), waits)
 
     def _close_writers(self):
         if self._shared is not None:

@@ -56,6 +56,15 @@ class Copier:
             return []  # thousands of storages need not be asked
         return [index for index, storage in enumerate(image.storages) if self._driver.device_of(storage) is not None]
 
+    def device_of(self, image):
+        """Of the first record that lies on one; None: there is none."""
+        records = self.records_of(image)
+        return self._driver.device_of(image.storages[records[0]]) if records else None
+
+    def enter_thread(self, device):
+        """To be called first in a thread that pins."""
+        self._driver.enter_thread(device)
+
     def pin(self, slots):
         """Pins slots, {slot: (address, bytes, file)}, once for each mapping. Why it cannot be, or None."""
         if not self._driver.can_queue():

@@ -1,5 +1,6 @@
 """From an image to a slot: the plan, which memory is copied when, and the copy under way."""
 
+import functools
 import json
 import os
 import threading
@@ -9,7 +10,7 @@ import weakref
 
 from phalanx import _door as door
 from phalanx.checkpoint import native
-from phalanx.checkpoint.copying import cuda, device, flight, overlap
+from phalanx.checkpoint.copying import cuda, device, flight, overlap, reservation
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.state import refuse
 
@@ -18,6 +19,8 @@ _REASON_CHARS = 4096  # of a packet
 _FSDP = "FSDP frees and moves parameters during the forward and backward pass"
 _OBSTACLES = (door.Refusal, door.Gone, native.Failure, device.Refused)
 _SLOTS_MAX = 3
+_PAGE_BYTES = 4096
+_GROWTH_BYTES_MAX = 1 << 20  # of what is no tensor, between the first step and the first save
 
 
 class Writer:
@@ -58,6 +61,7 @@ class Writer:
         self._plan = None
         self._slot_bytes = 0
         self._tells_itself = False  # that the image under way is sealed: the native side must not, behind what is kept
+        self._reservation = None  # that of slots which are made ready at this moment, or were since the last save
         self._pinned_at = -1  # what native.Slots.changes() was when the slots were pinned
         info = {"version": 1, "epoch": here.epoch, "rank": here.rank}
         info.update(world_size=here.world_size, kind=kind, job_id=here.job_id)
@@ -66,11 +70,14 @@ class Writer:
         # An image that nobody waits for any more is sealed all the same. The flight lives until then.
         weakref.finalize(self, self._held.let_go).atexit = False
 
-    def prepare(self, expanded, image):
-        """Slots that fit. Why there are fewer than asked for, or None."""
+    def prepare(self, expanded, image, waits=True):
+        """Slots that fit. Why there are fewer than asked for, or None. Where it does not wait the next save does, for
+        what is left of it, and says why."""
         with self.lock:
             self.finish()
             self._guard.mark(expanded.optimizers)
+            if not waits:
+                return self._reserve(image)
             try:
                 why = self._plan_for(expanded, image)
                 self._slots.map()
@@ -120,6 +127,8 @@ class Writer:
     def close(self):
         with self.lock:
             self.finish()
+            if self._reservation is not None:
+                self._reservation.drop()
             self._guard.close()
             self._held.let_go()
 
@@ -127,28 +136,57 @@ class Writer:
 
     def _plan_for(self, expanded, image):
         """Brings the plan up to the image, and the slots up to the plan."""
+        why = self._take_reserved()
         key = image.key()
         if self._plan is not None and self._plan.key == key:
-            return None
-        why = None
+            return why
         if not image.fits(self._slot_bytes):
-            answer = self._door.ask(
-                "prepare",
-                dir=self._directory,
-                page=self._page,
-                bytes=image.file_bytes(),
-                slots=self._slots_wanted,
-                memory_budget=self._budget,
-            )
-            why = answer.get("why") or None
-            if not answer.get("slots"):
-                raise door.Refusal(why or "the agent has made no slots")
-            self._slot_bytes = answer["bytes"]
+            self._slot_bytes, why = self._ask_for_slots(image.file_bytes())
         buffers = overlap.buffer_storages(expanded.modules)
         offsets = image.offsets(self._slot_bytes)
         is_small = max(image.sizes, default=0) <= SMALL_BYTES
         self._plan = _Plan(key, self._slot_bytes, offsets, buffers, overlap.fsdp1_in(expanded.modules), is_small)
         return why
+
+    def _ask_for_slots(self, wanted_bytes):
+        """(bytes of each, why there are fewer than asked for)."""
+        answer = self._door.ask(
+            "prepare",
+            dir=self._directory,
+            page=self._page,
+            bytes=wanted_bytes,
+            slots=self._slots_wanted,
+            memory_budget=self._budget,
+        )
+        why = answer.get("why") or None
+        if not answer.get("slots"):
+            raise door.Refusal(why or "the agent has made no slots")
+        return answer["bytes"], why
+
+    def _reserve(self, image):
+        """Begins what _plan_for() would wait for."""
+        self._take_reserved()
+        if image.fits(self._slot_bytes):
+            return
+        ask = functools.partial(self._ask_for_slots, _with_growth(image.file_bytes()))
+        take = functools.partial(self._take_slots, self._copier.device_of(image))
+        self._reservation = reservation.Reservation(ask, take, _OBSTACLES)
+
+    def _take_slots(self, on_device, answer):
+        """In the reservation's thread: nobody else touches the slots before it is over. `on_device`: where memory of
+        the state lies; None: nowhere."""
+        self._slot_bytes, why = answer
+        self._slots.map()
+        if on_device is None:
+            return why
+        self._copier.enter_thread(on_device)
+        return self._pin() or why
+
+    def _take_reserved(self):
+        """Waits for the slots that are made ready. Why there are fewer than asked for, or None: also where there are
+        none at all, since whoever needs them asks once more."""
+        made, self._reservation = self._reservation, None
+        return made.result() if made is not None else None
 
     def _choose(self, expanded, image):
         """(records that are copied while training goes on, what watches them, why the others are not)."""
@@ -389,6 +427,11 @@ def _guards_of(image, memory, identity, records):
         if size > SMALL_BYTES:
             found.extend((index, tensor) for tensor in tensors)
     return found
+
+
+def _with_growth(file_bytes):
+    """Of whole pages, as all slots are."""
+    return file_bytes + min(file_bytes // 8, _GROWTH_BYTES_MAX) // _PAGE_BYTES * _PAGE_BYTES
 
 
 class _Held:
