@@ -1,6 +1,8 @@
 """phalanx.checkpoint.adapters.megatron with a GPT of megatron-core's, in 2 tensor x 2 pipeline parallel ranks on the
 CPU: killed it comes to the same losses, and the files are Megatron's own."""
 
+import dataclasses
+import io
 import json
 import os
 import random
@@ -9,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
+import types
 
 import pytest
 import torch
@@ -65,6 +68,53 @@ def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(make_job, fold
         assert states(job, "loaded", life=life) == {rank: state for n, rank, _, state in wanted if n == step}
     assert told(job) == wanted
     assert states(job, "done") == {rank: state for n, rank, _, state in wanted if n == 8}
+
+
+@dataclasses.dataclass
+class Part:
+    """As megatron-core's ShardedTensor, or its ShardedObject where the data is none."""
+
+    data: object
+    shape: tuple = (2, 2)
+    replica: int = 0
+
+
+def test_a_plan_serves_as_long_as_nothing_but_the_data_is_another(monkeypatch):
+    pytest.importorskip("megatron.core")
+    from phalanx.checkpoint.adapters import megatron_dist
+    from phalanx.checkpoint.formats import sharded
+
+    def saved(parts, is_loading):
+        found = {key: io.BytesIO() for key in parts}
+        for key, data in found.items():
+            torch.save(parts[key][0].data, data)
+        return found
+
+    monkeypatch.setattr(megatron_dist.strategies, "mcore_to_pyt_state_dict", saved)
+
+    def contents(fill, words=b"few", **fields):
+        parts = {"weight": [Part(torch.full((2, 2), fill), **fields)], "rng": [Part(words)]}
+        return megatron_dist.Contents(parts, {"common.pt": b"what stands beside"})
+
+    first, forms = contents(1.0), sharded.Forms()
+    length = forms.tensor((1, 2, 2), torch.float32).length
+    address = first.parts["weight"][0].data.data_ptr()
+    places = [("weight", 0, length, (address, (1, 2, 2)))]
+    room = 8192
+    places += [("rng", length, room, None), ("phalanx.common", length + room, room, None)]
+    planned = types.SimpleNamespace(laid=places), types.SimpleNamespace(metadata=b"named")
+    kept = megatron_dist.Kept(first, types.SimpleNamespace(planned=planned), forms)
+    again = contents(2.0, b"more than before")
+    assert kept.fits(again)
+    image, state = kept.laid_out(again)
+    assert state["weight", 0].tolist() == [[[2.0, 2.0]] * 2] and image.length == length + 2 * room
+    assert torch.load(io.BytesIO(image.frame[-2 * room : -room]), weights_only=True) == b"more than before"
+    others = [contents(1.0, shape=(4, 1)), contents(1.0, replica=1), contents(1.0, bytes(room)), contents(1)]
+    others.append(megatron_dist.Contents({"weight": first.parts["weight"]}, {"common.pt": b"what stands beside"}))
+    others.append(megatron_dist.Contents(first.parts, {}))
+    assert not any(map(kept.fits, others))
+    elsewhere = types.SimpleNamespace(laid=[("weight", 0, length, (1, (1, 2, 2)))]), planned[1]
+    assert not megatron_dist.Kept(first, types.SimpleNamespace(planned=elsewhere), forms).fits(first)
 
 
 OF_KIND = {"plain": [], "torch_dist": ["--ckpt-format=torch_dist"]}

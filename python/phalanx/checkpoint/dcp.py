@@ -26,7 +26,7 @@ from phalanx.checkpoint.formats import plan, sharded
 from phalanx.checkpoint.handle import SaveHandle, Storage
 from phalanx.checkpoint.ranks import peers, safe_point, together
 from phalanx.checkpoint.state import per_rank, position, rng, shared_values, states
-from phalanx.checkpoint.storage_writer import StorageWriter
+from phalanx.checkpoint.storage_writer import Preparer, StorageWriter
 
 _OWN = "phalanx.rank_"  # keys of what is a rank's own
 _OWN_ROOM = 64 << 10  # random numbers at the start of an epoch come and go
@@ -88,13 +88,32 @@ class Checkpointer(shared_out.Checkpointer):
         `described`: the .metadata, on the first rank of each node."""
 
         def write():
-            expanded = states.Expanded()
+            expanded = self._expanded_for_planner()
             image, expanded.state = lay_out()
             index = functools.partial(sharded.metadata_image, described)
             return self._write_part(handle, expanded, image, index, began_ns)
 
         handle.tells_step = safe_point.is_here()  # else the training is further by now
         self._begin(handle, write, began_ns)
+
+    def prepare_by(self, save, waits=True):
+        """As prepare(), of what `save(writer)` would save: a stock dcp.save() by whatever planner. All ranks call it
+        together."""
+        self._must_be_able_to_save()
+        whys = []
+
+        def prepare(lay_out, described):
+            expanded = self._expanded_for_planner()
+            image, expanded.state = lay_out()
+            index = functools.partial(sharded.metadata_image, described)
+            whys.append(self._prepare_part(expanded, image, index, waits))
+
+        save(Preparer(self, self._here, self._peers_of_writers, prepare))
+        return whys[0] if whys else None
+
+    def _expanded_for_planner(self):
+        """Of a save by a planner of the user's, without its state."""
+        return states.Expanded()
 
     def _planned(self, state, step):
         """(Expanded, image) of this rank, agreed upon with all others."""

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import SavePlanner
 from torch.futures import Future
 
 from phalanx.checkpoint.formats import sharded
-from phalanx.checkpoint.handle import Storage
+from phalanx.checkpoint.handle import SaveHandle, Storage
 from phalanx.checkpoint.link import alone
 from phalanx.checkpoint.ranks import peers
 from phalanx.checkpoint.state import refuse
@@ -28,6 +28,7 @@ class StorageWriter(stock.StorageWriter):
         self.handle = handle
         self._checkpointer, self._here, self._ranks = checkpointer, here, ranks
         self._waits = waits
+        self.planned = None  # (sharded.Resolved, sharded.Assignment), when all have planned
         self._is_coordinator = self._is_used = False
         self._local_plan = self._metadata = None
 
@@ -88,13 +89,17 @@ class StorageWriter(stock.StorageWriter):
             assignment = self._ranks.arrange(choice, sharded.arranged_as_planned)
         except peers.NotTogether as error:
             raise RuntimeError(self._not_saved(error)) from None
-        lay_out = functools.partial(made[0].laid_out, assignment)
-        self._checkpointer.save_planned(self.handle, lay_out, assignment.metadata, began_ns)
-        if not self.handle.wait_staged():
-            self._raise_unless_passed_over()
+        self.planned = made[0], assignment
+        self._take(functools.partial(made[0].laid_out, assignment), assignment.metadata, began_ns)
         written = Future()
         written.set_result(sharded.results(self._here.rank, assignment))
         return written
+
+    def _take(self, lay_out, described, began_ns):
+        """As of dcp.Checkpointer.save_planned()."""
+        self._checkpointer.save_planned(self.handle, lay_out, described, began_ns)
+        if not self.handle.wait_staged():
+            self._raise_unless_passed_over()
 
     def _local(self, planner):
         """What the planner has made of this rank's state. One that remembers plans says only that it is as before."""
@@ -125,6 +130,18 @@ class StorageWriter(stock.StorageWriter):
         is_to_disk = self.handle.storage is Storage.DISK
         if not (self.handle.wait_stored() if is_to_disk else self.handle.wait_committed()):
             self._raise_unless_passed_over()
+
+
+class Preparer(StorageWriter):
+    """For a stock dcp.save() that saves nothing: what it would save has its memory made ready."""
+
+    def __init__(self, checkpointer, here, ranks, prepare):
+        """`prepare(lay_out, described)`: the arguments as of dcp.Checkpointer.save_planned()."""
+        super().__init__(checkpointer, here, ranks, SaveHandle(checkpointer, 0, Storage.MEMORY), waits=False)
+        self._prepare = prepare
+
+    def _take(self, lay_out, described, began_ns):
+        self._prepare(lay_out, described)
 
 
 def _metadata_of(planner):

@@ -105,12 +105,12 @@ class Checkpointer:
     def _collect_of_core(self, given, args):
         """What the Checkpointer below saves."""
         _, model, optimizer, *_ = given
+        self._files.writes(model, optimizer)
         if self._is_sharded:
             metadata = megatron_state.content_metadata(optimizer)
             state = megatron_state.sharded(args, *given, metadata)
             is_parallel = getattr(args, "ckpt_fully_parallel_save", True)
             return megatron_dist.collect(state, self._scratch, metadata, is_parallel)
-        self._files.writes(model, optimizer)
         return _by_names(megatron_state.collect(args, *given, self._scratch))
 
     def _collect_of_stock(self, given, more, named):
@@ -130,9 +130,9 @@ class Checkpointer:
             named = {**named, "checkpointing_context": {**(named.get("checkpointing_context") or {}), **context}}
         with _set(args, **settings), _set(stock, **quiet), captured.saves_below(self._scratch) as saved:
             stock.save_checkpoint(*given[:4], *flops, *more, **named)
-        if strategy is not None:
-            return megatron_dist.with_common(strategy.state, saved, self._scratch)
         self._files.writes(given[1], given[2])
+        if strategy is not None:
+            return megatron_dist.with_common(strategy.parts, saved, self._scratch)
         others = megatron_folder.take_others(self._scratch)
         captured.empty(self._scratch)
         found = {path.partition("/")[2]: state for path, state in {**saved, **others}.items()}
@@ -329,11 +329,7 @@ class _Files(exact.Files):
 
     def _described_files(self, state):
         expanded, contents = super()._described_files(state)
-        expanded.modules += self._modules
-        expanded.optimizers += self._optimizers
-        # Weights are written when the inner optimizer has made its step on copies of them.
-        expanded.behind_steps = [weight for module in self._modules for weight in module.parameters()]
-        return expanded, contents
+        return megatron_state.written_by(expanded, self._modules, self._optimizers), contents
 
 
 # --- small things

@@ -6,9 +6,13 @@ becomes a folder.
 """
 
 import contextlib
+import dataclasses
+import functools
 import io
+import math
 import os
 import pickle
+import time
 
 import torch
 import torch.distributed.checkpoint as stock
@@ -18,12 +22,14 @@ from megatron.core.dist_checkpointing.strategies import async_utils, fully_paral
 from megatron.core.dist_checkpointing.strategies import torch as strategies
 
 from phalanx.checkpoint import dcp
-from phalanx.checkpoint.adapters import captured, megatron_layout, published
+from phalanx.checkpoint.adapters import captured, megatron_layout, megatron_state, published
+from phalanx.checkpoint.formats import framed, zipped
 from phalanx.checkpoint.handle import SaveHandle
 
 COMMON, CONFIG = "common.pt", "metadata.json"
 _METADATA = ".metadata"
 _KEY = "phalanx.common"
+_PAGE_BYTES, _ROOM_BYTES = 4096, 1024  # of what is no tensor: counts and random numbers take more or fewer bytes
 _READER = "_get_filesystem_reader"  # by which megatron-core opens a folder
 
 
@@ -32,13 +38,12 @@ class Strategy(strategies.TorchDistSaveShardedStrategy):
 
     def __init__(self):
         super().__init__("torch_dist", 1)
-        self.state = None
+        self.parts = None
 
     def save(self, sharded_state_dict, checkpoint_dir):
-        flat, _, _ = strategies._replace_state_dict_keys_with_sharded_keys(
+        self.parts, _, _ = strategies._replace_state_dict_keys_with_sharded_keys(
             sharded_state_dict, self.keep_only_main_replica
         )
-        self.state = strategies.mcore_to_pyt_state_dict(flat, False)
 
     def async_save(self, sharded_state_dict, checkpoint_dir):
         self.save(sharded_state_dict, checkpoint_dir)
@@ -54,7 +59,7 @@ def parallel(strategy, is_parallel):
 
 
 def collect(sharded_state, folder, content_metadata, is_parallel):
-    """{key: value} for DCP of what dist_checkpointing.save() would write. `folder`: an empty one, which stays so."""
+    """The Contents of what dist_checkpointing.save() would write. `folder`: an empty one, which stays so."""
     strategy = Strategy()
     inner = os.path.join(folder, "collected")
     os.makedirs(inner)
@@ -62,10 +67,10 @@ def collect(sharded_state, folder, content_metadata, is_parallel):
         dist_checkpointing.save(
             sharded_state, inner, parallel(strategy, is_parallel), content_metadata=content_metadata
         )
-    return with_common(strategy.state, saved, folder)
+    return with_common(strategy.parts, saved, folder)
 
 
-def with_common(state, saved, folder):
+def with_common(parts, saved, folder):
     """`saved`: {path: object} of what was to be saved by torch.save(); other files lie below `folder`, which is empty
     then."""
     files = {}
@@ -79,54 +84,176 @@ def with_common(state, saved, folder):
                 files[name] = file.read()
     captured.empty(folder)
     files = {name: files[name] for name in (COMMON, CONFIG) if name in files}
-    if not files:
+    return Contents(parts, files)
+
+
+class Contents:
+    """What a rank saves: `parts`, {key: [megatron-core's ShardedTensor, or one ShardedObject]}, and `files`, which
+    stand beside them in Megatron's folder: {} but on one rank."""
+
+    def __init__(self, parts, files):
+        self.parts, self._files = parts, files
+        self._bytes = {}
+
+    def structure(self):
+        """What a plan depends upon: all that megatron-core says of each part, but what is in its data."""
+        return [(key, list(map(_without_data, parts))) for key, parts in self.parts.items()], bool(self._files)
+
+    def bytes_of(self, key):
+        """Of what is no tensor, a file of torch.save()."""
+        if key not in self._bytes:
+            self._bytes[key] = self._saved_bytes(key)
+        return self._bytes[key]
+
+    def _saved_bytes(self, key):
+        if key != _KEY:
+            return strategies.mcore_to_pyt_state_dict({key: self.parts[key]}, False)[key].getvalue()
+        data = io.BytesIO()
+        torch.save(self._files, data)
+        return data.getvalue()
+
+    def state(self):
+        """{key: value} for DCP. What is no tensor has room to grow."""
+        state = strategies.mcore_to_pyt_state_dict(dict(self.parts), False)
+        others = {key: value for key, value in state.items() if isinstance(value, io.BytesIO)}
+        self._bytes.update({key: value.getvalue() for key, value in others.items()})
+        for key in [*others, _KEY] if self._files else others:
+            state[key] = io.BytesIO(_padded(self.bytes_of(key)))
         return state
-    common = io.BytesIO()
-    torch.save(files, common)
-    return {**state, _KEY: common}
+
+
+def _without_data(part):
+    # Not its shape: megatron-core puts axes before those of local_shape.
+    kind = (part.data.dtype, part.data.numel()) if isinstance(part.data, torch.Tensor) else None
+    fields = [getattr(part, field.name) for field in dataclasses.fields(part) if field.name != "data"]
+    return type(part), kind, fields
+
+
+def _padded(data):
+    """Zeros behind a file of torch.save(), whose directory is found from the end."""
+    return data.ljust(-(-(len(data) + _ROOM_BYTES) // _PAGE_BYTES) * _PAGE_BYTES, b"\0")
+
+
+class Kept:
+    """What all ranks have planned for one save, for the next ones of the same structure."""
+
+    def __init__(self, contents, writer, forms):
+        """`writer`: of the save."""
+        resolved, assignment = writer.planned
+        self.described = assignment.metadata
+        self._structure, self._forms = contents.structure(), forms
+        places = {
+            (key, part.data.data_ptr(), part.data.numel()): number
+            for key, parts in contents.parts.items()
+            for number, part in enumerate(parts)
+            if isinstance(part.data, torch.Tensor) and part.data.numel()
+        }
+        # (key, place, length, (number of its part in those of the key, shape as it is stored) or None: no tensor).
+        self._items = []
+        self._is_whole = True
+        for key, at, length, tensor in resolved.laid:
+            address, shape = tensor or (None, ())
+            number = places.get((key, address, math.prod(shape)))
+            self._is_whole &= tensor is None or number is not None
+            self._items.append((key, at, length, None if tensor is None else (number, shape)))
+
+    def fits(self, contents):
+        """Whether that is saved as this was."""
+        if not self._is_whole or contents.structure() != self._structure:
+            return False
+        others = [(key, length) for key, _, length, part in self._items if part is None]
+        return all(len(contents.bytes_of(key)) <= length for key, length in others)
+
+    def laid_out(self, contents):
+        """As of sharded.Resolved."""
+        image, state = framed.Image(), {}
+        for key, at, length, part in self._items:
+            if part is None:
+                data = contents.bytes_of(key).ljust(length, b"\0")
+                image.add(at, zipped.Zipped(data, (), (), length), ())
+                continue
+            number, shape = part
+            tensor = contents.parts[key][number].data.detach().resolve_conj().resolve_neg().contiguous().view(shape)
+            state[key, number] = tensor
+            image.add(at, self._forms.tensor(tensor.shape, tensor.dtype), [framed.Part(tensor)])
+        return image, state
 
 
 class Files(dcp.Checkpointer):
-    """Saves the values of collect(), of all ranks together."""
+    """Saves the Contents of all ranks together: megatron-core and torch plan the first time, and what comes behind that
+    is laid out in the same way, as long as nothing but the data is another."""
+
+    def __init__(self, directory, **settings):
+        self._kept = None
+        self._modules, self._optimizers = [], []
+        super().__init__(directory, **settings)
 
     @property
     def rank(self):
         return self._here.rank
+
+    def writes(self, model, optimizer):
+        """What only the steps of that optimizer write."""
+        self._modules = megatron_state.chunks_of(model)
+        self._optimizers = megatron_state.torch_optimizers_of(optimizer)
+
+    def _expanded_for_planner(self):
+        return megatron_state.written_by(super()._expanded_for_planner(), self._modules, self._optimizers)
 
     def find(self):
         """(Found, Sharded or None)."""
         found = self._find()
         return found, None if found.source is None else Sharded(found, self.get_storage_reader(found))
 
-    def save(self, step, state, storage, on_stored=None):
-        """A SaveHandle, when all of this rank is copied. What is in the way costs the save."""
-        writer, why = self._begun_by_all(step, storage)
+    def prepare(self, contents, waits=True):
+        """As of dcp.Checkpointer. Why nothing could be planned, or None."""
+        try:
+            return self.prepare_by(functools.partial(self._plan_and_save, contents), waits)
+        except stock.CheckpointException as error:
+            return _reasons(error)
+
+    def save(self, step, contents, storage, on_stored=None):
+        """A SaveHandle; where it had to be planned, when all of this rank is copied. What is in the way costs the
+        save."""
+        began_ns = time.monotonic_ns()
+        writer, is_as_before, why = self._begun_by_all(step, storage, contents)
         if why is not None:
             return self._not_begun(step, storage, why, on_stored)
-        planner = strategies.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
         try:
-            stock.save(state, storage_writer=writer, planner=planner)
+            if is_as_before:
+                lay_out = functools.partial(self._kept.laid_out, contents)
+                self.save_planned(writer.handle, lay_out, self._kept.described, began_ns)
+            else:
+                self._plan_and_save(contents, writer)
         except stock.CheckpointException as error:
             writer.handle.is_over = True
-            writer.handle.explain("; ".join(sorted({str(failure[0]) for failure in error.failures.values()})))
+            writer.handle.explain(_reasons(error))
         if on_stored is not None:
             self._teller.tell(writer.handle, on_stored)
         return writer.handle
 
-    def _begun_by_all(self, step, storage):
-        """(the writer, None), or (None, why there is none), on all ranks alike: one that passed a save over would leave
-        the others in what they exchange for it."""
+    def _plan_and_save(self, contents, writer):
+        self._kept = None
+        planner = strategies.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
+        stock.save(contents.state(), storage_writer=writer, planner=planner)
+        self._kept = Kept(contents, writer, self.forms)
+
+    def _begun_by_all(self, step, storage, contents):
+        """(the writer, whether all save as before, None), or (None, False, why there is none), on all ranks alike: one
+        that passed a save over would leave the others in what they exchange for it."""
         writer = why = None
         try:
             writer = self.get_storage_writer(step, storage, waits=False)
         except RuntimeError as error:
             why = str(error)
-        begun, group = torch.tensor(int(why is None)), self._peers_of_writers.group()
+        fits = self._kept is not None and self._kept.fits(contents)
+        votes, group = torch.tensor([int(why is None), int(fits)]), self._peers_of_writers.group()
         if group is not None:
-            torch.distributed.all_reduce(begun, torch.distributed.ReduceOp.MIN, group)
-        if begun.item():
-            return writer, None
-        return None, why or "another rank cannot begin it"
+            torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MIN, group)
+        has_begun, is_as_before = map(bool, votes.tolist())
+        if has_begun:
+            return writer, is_as_before, None
+        return None, False, why or "another rank cannot begin it"
 
     def _not_begun(self, step, storage, why, on_stored):
         """The handle of a save for which the ranks do not come together."""
@@ -137,6 +264,11 @@ class Files(dcp.Checkpointer):
         if on_stored is not None:
             self._teller.tell(handle, on_stored)
         return handle
+
+
+def _reasons(error):
+    """Of a CheckpointException, which has one for each rank that failed."""
+    return "; ".join(sorted({str(failure[0]) for failure in error.failures.values()}))
 
 
 # --- restoring

@@ -51,6 +51,15 @@ def torch_optimizers_of(optimizer):
     return [each for each in inner if isinstance(each, torch.optim.Optimizer)]
 
 
+def written_by(expanded, modules, optimizers):
+    """`expanded`, with what only steps of these optimizers write: weights are written when the inner optimizer has made
+    its step on copies of them."""
+    expanded.modules += modules
+    expanded.optimizers += optimizers
+    expanded.behind_steps = [weight for module in modules for weight in module.parameters()]
+    return expanded
+
+
 def is_distributed(optimizer):
     return any(isinstance(each, DistributedOptimizer) for each in optimizers_of(optimizer))
 

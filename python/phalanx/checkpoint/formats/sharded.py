@@ -282,6 +282,8 @@ class Resolved:
         self._data = {}
         self.final = {item.index for item in final.items}
         self.lengths, self.kinds = {}, {}
+        # (name, place, length, (address, shape) of a tensor or None) of each item, when it is laid out.
+        self.laid = []
         for index, item in self._items.items():
             if index in self.final or item.type is WriteItemType.BYTE_IO:
                 self._take(index, planner.resolve_data(item))
@@ -314,6 +316,8 @@ class Resolved:
                 if self.kinds[index] != kind:
                     raise refuse.CannotSave(f"{index.fqn}: planned as {kind}, and is {self.kinds[index]}")
             data = self._data.pop(index)
+            is_tensor = isinstance(data, torch.Tensor)
+            self.laid.append((index.fqn, at, length, (data.data_ptr(), tuple(data.shape)) if is_tensor else None))
             if not isinstance(data, torch.Tensor):
                 image.add(at, zipped.Zipped(data.getvalue(), (), (), length), ())
                 continue
