@@ -4,12 +4,12 @@
     python bench/framework_checkpoint.py [--mib 500] [--rounds 5] [--who huggingface,lightning,..] [--json F]
 
 For each framework one job of one rank under phalanx-run (workloads/framework_saves.py): its own save to disk and ours
-to memory take turns, three steps apart, in the same training. "held" is the call, and for ours what a later step waits
-for it; of that, "collected" is what goes by before anything of phalanx.checkpoint's own Checkpointer is asked: the
-framework's state_dict() and the like; and "on a processor" is what the call itself has computed, which other programs
-of the machine lengthen less than all that goes by. The first save of each, which makes files and memory, is a row of
-its own. A framework that this Python does not have is left out with a sentence; ./run test --callers makes an
-environment that has all.
+to memory take turns, the first behind ten steps and then three apart, in the same training. "held" is the call, and for
+ours what a later step waits for it; of that, "collected" is what goes by before anything of phalanx.checkpoint's own
+Checkpointer is asked: the framework's state_dict() and the like; and "on a processor" is what the call itself has
+computed, which other programs of the machine lengthen less than all that goes by. The first save of each, which makes
+its files, is a row of its own, and so is what making ours ready has held behind the first step. A framework that this
+Python does not have is left out with a sentence; ./run test --callers makes an environment that has all.
 """
 
 import argparse
@@ -49,6 +49,8 @@ def measure(results, framework, mib, rounds):
     job = Job(phalanx(), 1, 1, flags=["--max-restarts=0"], workload="framework_saves.py", environment=saves)
     try:
         job.wait(lambda: [event for event in job.events if event["ev"] == "over"], f"{framework}'s training", LIMIT_S)
+        for event in (event for event in job.events if event["ev"] == "ready"):
+            results.add(f"{what}: held once, behind the first step", "phalanx", event["seconds"] * 1e3)
         for who, name in (("phalanx", "phalanx"), ("own", OWN[framework])):
             held = [event for event in job.events if event["ev"] == "held" and event["who"] == who]
             for number, event in enumerate(held[: rounds + 1]):

@@ -32,6 +32,15 @@ def of_ranks(job, name, count=WORLD, **fields):
     return sorted(job.wait_events(name, count, **fields), key=lambda event: event["rank"])
 
 
+def ready_before_first_save(job, world):
+    """Whether each rank of the first life had its memory made ready beside the training before it saved."""
+    told = [
+        [event for event in job.events if event["ev"] in ("prepared", "saved") and (event["life"], event["rank"]) == of]
+        for of in ((0, rank) for rank in range(world))
+    ]
+    return all(of_rank[0]["ev"] == "prepared" and of_rank[0]["waits"] is False for of_rank in told)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fsdp2", "hsdp", long("fsdp1"), long("dtensor")])
 def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(job, tmp_path, kind):
@@ -356,6 +365,16 @@ def test_nothing_has_happened_to_an_optimizer_before_its_first_step(make_alone, 
         assert checkpointer.load(other.state) == 1
         assert other.all() == before
     assert (steps(), called) == (steps_before, [])
+
+
+def test_all_memory_is_made_ready_beside_the_training(agent, make_alone):
+    checkpointer, saved = make_alone[0](), Sharded("plain", "AdamW")
+    saved.train()
+    assert checkpointer.prepare(saved.state, waits=False) is None
+    agent.wait_packet("prepare", 2)
+    saved.train()
+    assert checkpointer.save(1, saved.state).wait_committed()
+    assert sorted(packet["page"] for packet in agent.packets("prepare")) == ["main", "own"]
 
 
 @pytest.mark.parametrize(("kind", "optimizer", "settings"), [case for case in ALONE if case[1] != "LBFGS"])

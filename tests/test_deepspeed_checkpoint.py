@@ -16,7 +16,7 @@ import dlrover_jobs
 import pytest
 import torch
 from harness import WORKLOADS, clean_environment
-from test_checkpoint_dcp import of_ranks
+from test_checkpoint_dcp import of_ranks, ready_before_first_save
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
@@ -162,6 +162,7 @@ def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(make_job, tmp_
 def test_deepspeeds_own_calls_save_and_load_by_our_engine(make_job, directory, version):
     arguments = ["--save=engine", "--load=engine", "--keep-last=2"]
     job = done(make_job(), directory, 2, version, *arguments, "--steps=3")
+    assert ready_before_first_save(job, 2), job.story()
     wanted = states(job, "step", n=3)
     assert (directory / "latest").read_text() == "global_step3"
     assert os.readlink(directory / "global_step3") == "3"

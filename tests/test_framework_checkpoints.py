@@ -32,6 +32,25 @@ def run(make_job, script, folder, *arguments, launcher="phalanx-run"):
     return job
 
 
+@pytest.mark.parametrize("kind", ["huggingface", "lightning", "fabric", "accelerate"])
+def test_the_first_save_finds_its_memory_ready(job, folder, kind):
+    """Behind the first step, on both ranks, and so nothing is in the way of copying it beside the training."""
+    node = job.standalone("first_saves.py", kind, str(folder))
+    assert node.wait() == 0, job.story()
+    for rank in (0, 1):
+        events = [event for event in job.events if event["rank"] == rank and event["ev"] in ("prepared", "saved")]
+        assert [event["ev"] for event in events] == ["prepared"] * (2 if rank == 0 else 1) + ["saved"], job.story()
+        assert not any(event.get("waits") for event in events)
+        assert (events[-1]["n"], events[-1]["why"]) == (4, None), job.story()
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "lightning"])
+def test_no_memory_is_taken_where_no_save_comes(job, folder, kind):
+    node = job.standalone("first_saves.py", kind, str(folder), "--no-saves")
+    assert node.wait() == 0, job.story()
+    assert not job.found("prepared") and not job.found("saved"), job.story()
+
+
 def test_lightning_goes_on_from_memory_with_the_same_losses(make_job, folder, tmp_path):
     script = "flash_lightning.py"
     stock = run(make_job, script, tmp_path / "stock", "--stock", launcher="torchrun")

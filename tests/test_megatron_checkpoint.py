@@ -16,6 +16,7 @@ import types
 import pytest
 import torch
 from harness import WORKLOADS, clean_environment, command_path
+from test_checkpoint_dcp import ready_before_first_save
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 
@@ -60,6 +61,10 @@ def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(make_job, fold
         time.sleep(chance.random() / 5)  # of a step's time and its save's
         os.kill(job.pid(chance.randrange(4), life), signal.SIGKILL)
     assert node.wait(END_S) == 0, job.story()
+    assert ready_before_first_save(job, 4), job.story()
+    if kind == "torch_dist":  # once in a life, behind its first step, for all saves
+        planned = [(event["life"], event["rank"], event["step"]) for event in job.found("planned")]
+        assert sorted(planned) == [(life, rank, 0) for life in (0, 1, 2) for rank in range(4)], job.story()
     for life in (1, 2):
         (step,) = {event["n"] for event in job.found("loaded", life=life)}
         committed = max(event["n"] for event in job.found("saved", kept=True) if event["life"] < life)

@@ -2,6 +2,7 @@
 framework's own saves take turns. BENCH_SAVES: the framework, MiB of state, rounds. Tells how long each held the
 training."""
 
+import argparse
 import os
 import sys
 import tempfile
@@ -13,9 +14,25 @@ from tell import tell
 
 framework, *numbers = os.environ["BENCH_SAVES"].split()
 mib, rounds = map(int, numbers)
-WIDTH, PLAIN, WORDS = 512, 3, 64  # PLAIN: steps between two saves
+WIDTH, WORDS = 512, 64
+FIRST, PLAIN = 10, 3  # steps before the first save, and between two
 folder = tempfile.mkdtemp(dir=os.environ["TMPDIR"])
 torch.set_num_threads(1)
+
+
+def tell_readying():
+    """How long the training is held for what is made ready behind its first step."""
+    from phalanx.checkpoint.adapters import early
+
+    now = early.Early.now
+
+    def timed(self):
+        is_due, began_s = self._is_due, time.monotonic()
+        now(self)
+        if is_due:
+            tell("ready", seconds=time.monotonic() - began_s)
+
+    early.Early.now = timed
 
 
 class Turns:
@@ -34,11 +51,11 @@ class Turns:
             tell("held", who="phalanx", why=self._handle.why, **took)
             self._handle = None
         self._step += 1
-        turn, rest = divmod(self._step, PLAIN)
-        if rest:
+        turn, rest = divmod(self._step - FIRST, PLAIN)
+        if rest or turn < 0:
             return
         began_s, cpu_s = time.monotonic(), time.thread_time()
-        if turn % 2:
+        if turn % 2 == 0:
             self._handle = self._flash()
             self._took_s, self._returned_ns = time.monotonic() - began_s, self._handle.held_ns
             self._cpu_s = time.thread_time() - cpu_s
@@ -46,7 +63,7 @@ class Turns:
             self._own()
             tell("held", who="own", seconds=time.monotonic() - began_s, why=None)
 
-    steps = (2 * (rounds + 1) + 1) * PLAIN  # of each the first is thrown away by who reads
+    steps = FIRST + (2 * (rounds + 1) + 1) * PLAIN  # of each the first is thrown away by who reads
 
 
 def layers():
@@ -68,7 +85,8 @@ def with_hugging_face():
         output_dir=folder,
         max_steps=Turns.steps,
         per_device_train_batch_size=1,
-        save_strategy="no",
+        save_strategy="steps",
+        save_steps=Turns.steps,  # one that comes when all is measured
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
@@ -93,7 +111,7 @@ def with_lightning():
     import lightning.pytorch as pl
     from phalanx.checkpoint.adapters.lightning import FlashCheckpoint
 
-    flash = FlashCheckpoint(folder, every_n_train_steps=0)
+    flash = FlashCheckpoint(folder, every_n_train_steps=Turns.steps)  # one that would come when all is measured
     own = os.path.join(folder, "own.ckpt")
 
     def own_save(trainer):
@@ -141,6 +159,7 @@ def with_accelerate():
     model = torch.nn.Sequential(*layers())
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
     flash = FlashCheckpoint(accelerator, os.path.join(folder, "out"))
+    flash.load_state()
     done = iter(range(1, 1 << 30))
     turns = Turns(lambda: flash.save_state(next(done)), lambda: accelerator.save_state(os.path.join(folder, "own")))
     for _ in range(Turns.steps):
@@ -161,6 +180,7 @@ def with_fabric():
     model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters()))
     flash = FlashCheckpoint(fabric, os.path.join(folder, "out"))
     state = {"model": model, "optimizer": optimizer, "step": 0}
+    flash.load(state)
     whole = {**state, "step": "is Fabric's own to save"}
     turns = Turns(lambda: flash.save(state), lambda: fabric.save(os.path.join(folder, "own.ckpt"), whole))
     for _ in range(Turns.steps):
@@ -182,6 +202,7 @@ def with_megatron(ckpt_format):
     per_layer = 12 * WIDTH * WIDTH * 12
     of_training = tiny_megatron.make(False, WIDTH, layers=max(1, (mib << 20) // per_layer))
     ckpt = megatron.Checkpointer(os.path.join(folder, "out"), ckpt_format=ckpt_format)
+    ckpt.load(*of_training, args=argparse.Namespace(load=None))
     done = iter(range(1, 1 << 30))
 
     def own_save():
@@ -203,6 +224,7 @@ def with_megatron(ckpt_format):
 
 
 def main():
+    tell_readying()
     {
         "huggingface": with_hugging_face,
         "lightning": with_lightning,

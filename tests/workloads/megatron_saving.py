@@ -6,8 +6,10 @@ import os
 import signal
 
 import pausing
+import preparing
 import tiny_megatron
 from leaving import leave_group
+from phalanx.checkpoint.adapters import megatron_dist
 from phalanx.checkpoint.adapters.megatron import (
     Checkpointer,
     StorageType,
@@ -39,6 +41,8 @@ parser.add_argument("--die-loaded", action="store_true", help="in the first life
 pausing.add_option(parser)
 options = parser.parse_args()
 options.load = options.load or options.save
+preparing.tell()
+preparing.tell_plans(megatron_dist.Files)
 
 tiny_megatron.begin(options.tp, options.pp)
 of_training = tiny_megatron.make(options.distributed, options.hidden)

@@ -11,6 +11,7 @@ import sys
 
 import deepspeed
 import pausing
+import preparing
 import report as events
 import torch
 import torch.distributed as dist
@@ -226,6 +227,7 @@ def main():
     # A faster all-reduce, which would be compiled for a minute.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     torch.set_num_threads(1)
+    preparing.tell()
     dist.init_process_group("gloo")
     first = 0 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else len(played) - 1
     for number, of_act in list(enumerate(played))[first:]:

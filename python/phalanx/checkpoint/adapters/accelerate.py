@@ -18,7 +18,7 @@ import weakref
 import accelerate
 
 from phalanx.checkpoint import files
-from phalanx.checkpoint.adapters import captured, published, restored, saver
+from phalanx.checkpoint.adapters import captured, early, published, restored, saver
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.link.alone import say
 from phalanx.checkpoint.ranks import place
@@ -53,6 +53,8 @@ class FlashCheckpoint:
         self._scratch = captured.scratch("accelerate", below, self._place.rank)
         weakref.finalize(self, captured.release, self._scratch)
         self.source = None  # of the last load_state(): "memory", "disk" or None
+        self._early = early.Early(self._checkpointer, self._contents)
+        self._early.behind_first_step_of(accelerator._optimizers)
 
     def load_state(self, **arguments):
         """The step that was loaded, the newest that all ranks have, by accelerator.load_state(folder, ..); 0: there is
@@ -87,6 +89,7 @@ class FlashCheckpoint:
 
     def save_state(self, step, storage=Storage.MEMORY):
         """A SaveHandle. With Storage.DISK a folder of that step appears when it is stored."""
+        self._early.saves()
         contents = self._contents()
         is_told = storage is Storage.DISK and self._place.rank == 0
         return self._saver.save(step, contents, storage, self._publish if is_told else None)

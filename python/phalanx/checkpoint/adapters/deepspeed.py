@@ -22,7 +22,7 @@ import torch
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 from deepspeed.runtime.pipe.module import PipelineModule
 
-from phalanx.checkpoint.adapters import exact, universal_load, zero_files
+from phalanx.checkpoint.adapters import early, exact, universal_load, zero_files
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.link.alone import say
 from phalanx.checkpoint.universal import source
@@ -58,12 +58,16 @@ class Checkpointer:
         self.source = None  # of the last load(): "memory", "disk" or None
         self.why = None  # of the last load(): what was decided, and which sources were passed over
         self._has_script = False
+        self._early = early.Early(self._files, lambda: collect(engine, engine.global_steps))
+        self._early.behind_first_call(engine, "step", _Steps(engine))
 
     # --- saving
 
     def prepare(self):
         """Has the memory made ready that the first save would wait for, once the engine has made a step. All ranks
-        call it together. Returns None, or why there is less memory than was asked for."""
+        call it together. Returns None, or why there is less memory than was asked for. Below phalanx-run that is begun
+        behind the engine's first step, beside the next ones: this one waits for it."""
+        self._early.saves()
         return self._files.prepare(collect(self.engine, self.engine.global_steps))
 
     def save(
@@ -78,6 +82,7 @@ class Checkpointer:
         `client_state`: a dict of the script's own, from rank 0; `step`: engine.global_steps where it is not given.
         `storage` and `on_stored` as in phalanx.checkpoint.Checkpointer.save()."""
         began_ns = time.monotonic_ns()
+        self._early.saves()
         step = self.engine.global_steps if step is None else int(step)
         content = collect(self.engine, step, client_state, exclude_frozen_parameters)
         collected_ns = time.monotonic_ns() - began_ns
@@ -246,6 +251,7 @@ class PhalanxCheckpointEngine(CheckpointEngine):
     def commit(self, info):
         tag = getattr(info, "tag", info)
         content, self._content = self._content, None
+        self.checkpointer._early.saves()
         ours = self.checkpointer._files
         handle = ours.save_anew(self.checkpointer.engine.global_steps, content)
         why = None
@@ -415,6 +421,20 @@ def _put_aside(path):
 
 
 # --- the engine
+
+
+class _Steps:
+    """Whether an engine has made a step since this was made: fp16's first ones are often skipped."""
+
+    def __init__(self, engine):
+        self._engine = engine
+        self._before = self._made()
+
+    def __call__(self, _):
+        return self._made() > self._before
+
+    def _made(self):
+        return self._engine.global_steps - getattr(self._engine, "skipped_steps", 0)
 
 
 def _stage_of(engine):

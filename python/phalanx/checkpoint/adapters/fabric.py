@@ -14,6 +14,7 @@ called on rank 0 alone, and a save that survives any rank is one of all ranks: s
 that are taken over. docs/frameworks/lightning.md is for users.
 """
 
+import functools
 import operator
 import os
 import sys
@@ -26,7 +27,7 @@ else:
     from lightning.fabric.plugins.io import CheckpointIO, TorchCheckpointIO
 
 from phalanx.checkpoint import files
-from phalanx.checkpoint.adapters import awaited, restored, saver
+from phalanx.checkpoint.adapters import awaited, early, restored, saver
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.link.alone import say
 from phalanx.checkpoint.ranks import place
@@ -62,6 +63,7 @@ class FlashCheckpoint:
         )
         self._checkpointer.waits_at_exit = True  # what is stored last has its file before the script ends
         self._saver = saver.Saver(self._checkpointer)
+        self._early = None  # of the state that load() was given
         self._restorer = restored.Restorer(self._checkpointer, "fabric", _WHO)
         self._place = place.here()
         self._is_later_life = self._restorer.is_later_life()
@@ -135,9 +137,7 @@ class FlashCheckpoint:
         if is_again:
             return self._save_once_more(step, converted, os.path.abspath(path), form)
         self._keys, self._form = state.keys(), form
-        # Of an optimizer that shards its state rank 0 alone has all of it.
-        is_sharded = any(hasattr(each, "consolidate_state_dict") for each in state.values())
-        self._save(step, converted, None if is_memory else os.path.abspath(path), is_sharded)
+        self._save(step, state, converted, None if is_memory else os.path.abspath(path))
         return None
 
     def _goes_on(self, state):
@@ -178,18 +178,38 @@ class FlashCheckpoint:
             self._awaited.drop(os.path.abspath(path))
             awaited.unlink_shared(path)
 
-    def _save(self, step, converted, path, is_sharded):
-        contents = {awaited.rng_of(self._place.rank): {"rng": True}}
+    def _save(self, step, state, converted, path):
+        if self._early is not None:
+            self._early.saves()
+        contents = self._contents(state, converted, path)
         is_to_disk, is_first = path is not None, self._place.rank == 0
-        if is_first or (self._place.local_rank == 0 and not is_sharded):
-            contents[_FILE] = converted
-        if is_first:
-            contents[_SAVED_AS] = os.fsencode(path or self._in_memory)
         if is_first and is_to_disk:
             self._awaited.add(step, path, _FILE)
         told = self._awaited.on_stored if is_first and is_to_disk else None
         self._newest = None
         self._handle = self._saver.save(step, contents, Storage.DISK if is_to_disk else Storage.MEMORY, told)
+
+    def _contents(self, state, converted, path):
+        """{name: what is in it} of this rank."""
+        contents = {awaited.rng_of(self._place.rank): {"rng": True}}
+        is_first = self._place.rank == 0
+        # Of an optimizer that shards its state rank 0 alone has all of it.
+        is_sharded = any(hasattr(each, "consolidate_state_dict") for each in state.values())
+        if is_first or (self._place.local_rank == 0 and not is_sharded):
+            contents[_FILE] = converted
+        if is_first:
+            contents[_SAVED_AS] = os.fsencode(path or self._in_memory)
+        return contents
+
+    def _contents_now(self, state):
+        converted = self._strategy._convert_stateful_objects_in_state(state, filter={})
+        return self._contents(state, converted, None)
+
+    def _make_ready(self, state):
+        """For the first save, where load() comes before it."""
+        if self._handle is None and self._early is None:
+            self._early = early.Early(self._checkpointer, functools.partial(self._contents_now, state))
+            self._early.behind_first_step_of(each for each in state.values() if isinstance(each, Optimizer))
 
     # --- restoring
 
@@ -197,6 +217,7 @@ class FlashCheckpoint:
         """Restores `state` as fabric.load() does, and the random numbers of this rank, from the newest save that all
         ranks have, in memory or on storage. The number of steps done; 0: there is none."""
         self._must_be_open()
+        self._make_ready(state)
         found, step = self._found()
         self._keys = state.keys()
         self.source = None if found is None else found.source

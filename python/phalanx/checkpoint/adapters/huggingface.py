@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from transformers.trainer_callback import ExportableState
 
 from phalanx.checkpoint import files
-from phalanx.checkpoint.adapters import captured, published, restored, saver
+from phalanx.checkpoint.adapters import captured, early, published, restored, saver
 from phalanx.checkpoint.formats import disk
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.link.alone import say
@@ -63,6 +63,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
         self._scratch = captured.scratch("hf", directory, self._place.rank)
         weakref.finalize(self, captured.release, self._scratch)
         self._saver = saver.Saver(self._checkpointer)
+        self._early = early.Early(self._checkpointer, self._contents)
         self._restorer = restored.Restorer(self._checkpointer, "hf", _WHO)
         self._weights = _Weights(self._write_model, self._scratch)
         self._saved_step = -1
@@ -85,6 +86,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
         """Saves the step that the training has come to, on all ranks together; a SaveHandle. One of storage's becomes a
         folder. Once for each step, behind the optimizer's."""
         trainer = self.trainer
+        self._early.saves()
         trainer.store_flos()
         step = trainer.state.global_step
         contents = self._contents()
@@ -102,7 +104,15 @@ class FlashCheckpoint(transformers.TrainerCallback):
             self.save(Storage.MEMORY)
         if control.should_training_stop:
             self._wait_published()
+        elif self._will_save():
+            self._early.behind_step([self.trainer.optimizer])
         return result
+
+    def _will_save(self):
+        """Whether a save comes in this training, other than one that the script asks for."""
+        strategy = self.trainer.args.save_strategy
+        saves_to_memory = 0 < self._memory_steps <= self.trainer.state.max_steps
+        return saves_to_memory or str(getattr(strategy, "value", strategy)) != "no"
 
     def _saves_behind(self):
         """Whether this step is saved already, or is saved to storage once more when its epoch is over."""

@@ -18,7 +18,7 @@ else:
     import lightning.pytorch as pl
 
 from phalanx.checkpoint import files
-from phalanx.checkpoint.adapters import awaited, published, restored, saver
+from phalanx.checkpoint.adapters import awaited, early, published, restored, saver
 from phalanx.checkpoint.formats import several
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.link.alone import say
@@ -52,7 +52,7 @@ class FlashCheckpoint(pl.Callback):
             raise ValueError(f"{_WHO}: directory is {directory!r}; expected a local folder, which has no '://'")
         self._directory, self._every, self._resumes = os.path.abspath(directory), every_n_train_steps, resume
         self._settings = settings
-        self._checkpointer = self._saver = self._restorer = self._place = None
+        self._checkpointer = self._saver = self._early = self._restorer = self._place = None
         self._found = None
         self._is_first_life = self._trains = self._swaps_weights = False
         self._saved_step = -1
@@ -99,6 +99,13 @@ class FlashCheckpoint(pl.Callback):
         is_due = self._every and step and step % self._every == 0
         if is_due and self._saved_step != step:
             self.save(trainer)
+        elif step and self._will_save(trainer):
+            self._early.behind_step(trainer.optimizers)
+
+    def _will_save(self, trainer):
+        """Whether a save comes in this training, other than one that the script asks for."""
+        saves_to_memory = self._every and (trainer.max_steps < 0 or self._every <= trainer.max_steps)
+        return saves_to_memory or bool(trainer.checkpoint_callbacks)
 
     def on_train_end(self, trainer, pl_module):
         self._wait_published()
@@ -134,6 +141,7 @@ class FlashCheckpoint(pl.Callback):
             below, keep_last=awaited.KEPT, trackers=(), weights_only=False, **self._settings
         )
         self._saver = saver.Saver(self._checkpointer)
+        self._early = early.Early(self._checkpointer, functools.partial(self._contents_now, trainer))
         self._restorer = restored.Restorer(self._checkpointer, "lightning", _WHO)
         self._place = place.here()
         self._folders = published.Folders(self._checkpointer, self._directory, "")
@@ -194,9 +202,8 @@ class FlashCheckpoint(pl.Callback):
         return stock(checkpoint, filepath, storage_options)
 
     def _save(self, step, checkpoint, name, storage):
-        contents = {awaited.rng_of(self._place.rank): {"rng": True}}
-        if self._place.local_rank == 0:
-            contents[name] = checkpoint
+        self._early.saves()
+        contents = self._contents(checkpoint, name)
         is_told = storage is Storage.DISK and self._place.rank == 0
         told = self._awaited.on_stored if is_told else None
         self._saved_step = step
@@ -204,6 +211,16 @@ class FlashCheckpoint(pl.Callback):
         if self._swaps_weights:
             self._checkpointer.wait()
         return handle
+
+    def _contents(self, checkpoint, name):
+        """{name: what is in it} of this rank."""
+        contents = {awaited.rng_of(self._place.rank): {"rng": True}}
+        if self._place.local_rank == 0:
+            contents[name] = checkpoint
+        return contents
+
+    def _contents_now(self, trainer):
+        return self._contents(trainer._checkpoint_connector.dump_checkpoint(False), _IN_MEMORY)
 
     def _remove_checkpoint(self, stock, filepath):
         """Not before what takes the file's place is there."""

@@ -11,6 +11,7 @@ import torch
 
 from phalanx.checkpoint.adapters import (
     captured,
+    early,
     exact,
     megatron_dist,
     megatron_folder,
@@ -53,6 +54,7 @@ class Checkpointer:
         self._is_sharded = ckpt_format == "torch_dist"
         self._files = (megatron_dist.Files if self._is_sharded else _Files)(below, trackers=(), **settings)
         self._saver = saver.Saver(self._files)
+        self._early = None  # of the model that load() was given
         self._restorer = restored.Restorer(self._files, "megatron", WHO)
         self._layout = megatron_state.layout()
         mark = megatron_dist.CONFIG if self._is_sharded else self._layout.first(megatron_layout.MODEL)
@@ -89,21 +91,37 @@ class Checkpointer:
     ):
         """A SaveHandle, in general before all of it is copied. With Storage.DISK the iteration's folder appears, and
         then the tracker names it, when all of it is stored."""
-        why = None if self._is_sharded else megatron_state.why_not_loaded(optimizer)
+        why = self._why_not_saved(optimizer)
         if why is not None:
             raise ValueError(f"{WHO}: {why}")
+        if self._early is not None:
+            self._early.saves()
         megatron_state.synchronize(model)
         given = (iteration, model, optimizer, opt_param_scheduler, num_floating_point_operations_so_far)
-        if megatron_stock.is_here(args):
-            contents = self._collect_of_stock(given, more, named)
-        else:
-            _refuse_more(more, named)
-            contents = self._collect_of_core(given, args)
+        contents = self._collect(given, args, more, named)
         is_told = storage is Storage.DISK and self._rank == 0
         return self._saver.save(iteration, contents, storage, self._shown.settle if is_told else None)
 
-    def _collect_of_core(self, given, args):
+    def _why_not_saved(self, optimizer):
+        return None if self._is_sharded else megatron_state.why_not_loaded(optimizer)
+
+    def _make_ready(self, args, model, optimizer, scheduler):
+        """For the first save, which load() comes before."""
+        if self._early is not None or optimizer is None or self._why_not_saved(optimizer) is not None:
+            return
+        given = (0, model, optimizer, scheduler, 0)
+        self._early = early.Early(self._files, functools.partial(self._collect, given, args))
+        # All ranks make it, also those that have nothing to write, and it tells whether anything was written.
+        self._early.behind_first_call(optimizer, "step", lambda told: bool(told[0]))
+
+    def _collect(self, given, args, more=(), named=None):
         """What the Checkpointer below saves."""
+        if megatron_stock.is_here(args):
+            return self._collect_of_stock(given, more, named or {})
+        _refuse_more(more, named or {})
+        return self._collect_of_core(given, args)
+
+    def _collect_of_core(self, given, args):
         _, model, optimizer, *_ = given
         self._files.writes(model, optimizer)
         if self._is_sharded:
@@ -148,6 +166,7 @@ class Checkpointer:
         of = megatron_stock.args() if args is None else args
         source = self._source(getattr(of, load_arg, None), getattr(of, "ckpt_step", None), optimizer)
         self.source = source and source.kind
+        self._make_ready(args, model, optimizer, opt_param_scheduler)
         if source is None:
             return 0, 0
         if megatron_stock.is_here(args):
