@@ -44,6 +44,7 @@ ALL = [
     "checkpoint_reshard",
     "deepspeed_checkpoint",
     "framework_checkpoint",
+    "ms_swift",
     "elasticity",
     "data_prep",
 ]
