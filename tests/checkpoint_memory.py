@@ -29,6 +29,7 @@ class Save(ctypes.Structure):
         ("file_bytes", ctypes.c_uint64),
         ("threads", ctypes.c_int),
         ("verify", ctypes.c_int),
+        ("consent", ctypes.c_int),
         ("notify_fd", ctypes.c_int),
         ("notify", ctypes.c_char_p),
         ("notify_bytes", ctypes.c_uint64),
