@@ -51,7 +51,7 @@ TEST(StoreRelayBounds, AClientThatReadsNothingIsBoundedAndClosedAlone) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
   options.slow_reader_ms = 2'000;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   const auto relay = MustRelay(server->port());
   Client good(*relay);
@@ -80,7 +80,7 @@ TEST(StoreRelayBounds, TheRelayClosesAClientThatReadsNothing) {
   auto refusals = std::make_shared<Refusals>();
   RelayOptions options;
   options.slow_reader_ms = 300;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto relay = MustRelay(server->port(), options);
   Client good(*relay);
   good.Send(Set("/big", std::string(8 << 20, 'x')));
@@ -100,18 +100,7 @@ TEST(StoreRelayBounds, AReaderThatIsSlowButReadsIsServed) {
   const auto server = MustOpen(options);
   const auto relay = MustRelay(server->port());
   Client client(*relay);
-  client.Send(Set("/k", std::string(100'000, 'x')));
-  std::string requests;
-  for (int i = 0; i < 300; ++i) requests += Get("/k");
-  std::thread writer([&] { client.Send(requests + Ping(8)); });
-  size_t got = 0;
-  while (got < 300u * 100'008) {
-    const size_t n = client.Read(std::min<size_t>(10'000, 300 * 100'008 - got)).size();
-    ASSERT_GT(n, 0u);
-    got += n;
-  }
-  EXPECT_EQ(client.Read(4), Bytes<uint32_t>(8));
-  writer.join();
+  ReadSlowly(client);
 }
 
 // Requests wait in the client's own socket when the store serves it no further.
@@ -132,7 +121,7 @@ TEST(StoreRelayBounds, MoreClientsThanTheStoreTakesAreClosedAlone) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
   options.max_connections = 2;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   const auto relay = MustRelay(server->port());
   Client a(*relay);
@@ -153,7 +142,7 @@ TEST(StoreRelayBounds, MoreClientsThanTheStoreTakesAreClosedAlone) {
 TEST(StoreRelayBounds, GarbageFramesCloseTheirConnectionAlone) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   const auto relay = MustRelay(server->port());
   Client good(*relay);
@@ -185,7 +174,7 @@ TEST(StoreRelayBounds, ARelayThatReadsNothingIsBoundedAndClosedWithItsClients) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
   options.slow_reader_ms = 2'000;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   Client good(*server);
   good.Send(Set("/big", std::string(1 << 20, 'x')));
@@ -211,7 +200,7 @@ TEST(StoreRelayBounds, WhoGreetsByHalfIsClosed) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
   options.greeting_ms = 1'000;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   Client half("127.0.0.1", server->port());
   half.Send(Greeting().substr(0, 15));
@@ -267,7 +256,7 @@ TEST(StoreRelayBounds, AStoreThatIsNoneClosesTheClients) {
     const FalseStore store;
     auto refusals = std::make_shared<Refusals>();
     RelayOptions options;
-    options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+    options.on_refused = AddTo(refusals);
     const auto relay = MustRelay(store.port(), options);
     Client rank(*relay);
     const Fd connection = store.Accept();
@@ -282,7 +271,7 @@ TEST(StoreRelayBounds, AStoreThatSaysNothingIsGivenUp) {
   auto refusals = std::make_shared<Refusals>();
   RelayOptions options;
   options.greeting_ms = 300;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto relay = MustRelay(store.port(), options);
   Client rank(*relay);
   const Fd connection = store.Accept();
@@ -296,7 +285,7 @@ TEST(StoreRelayBounds, AStoreThatTakesNothingIsBoundedAndGivenUp) {
   auto refusals = std::make_shared<Refusals>();
   RelayOptions options;
   options.slow_reader_ms = 1'000;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto relay = MustRelay(store.port(), options);
   std::vector<Client> ranks;
   for (int i = 0; i < 64; ++i) ranks.emplace_back(*relay);

@@ -96,7 +96,7 @@ TEST(StoreRelayTest, AClientThatGoesTakesItsWaitBack) {
 TEST(StoreRelayTest, ABrokenClientDisturbsNobody) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   const auto relay = MustRelay(server->port());
   Client good(*relay);
@@ -164,7 +164,7 @@ TEST(StoreRelayTest, ReachesNoStoreOfAnotherRound) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
   options.epoch = 8;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   RelayOptions old;
   old.epoch = 7;
@@ -190,7 +190,7 @@ TEST(StoreRelayTest, SaysThatTheStoreCannotBeReached) {
   }
   auto refusals = std::make_shared<Refusals>();
   RelayOptions options;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto relay = MustRelay(nobody, options);
   EXPECT_TRUE(Client(*relay).Closed());
   EXPECT_TRUE(refusals->Comes("Connection refused")) << refusals->last();

@@ -21,7 +21,7 @@ TEST(StoreRoomTest, TooManyConnectionsAreRefused) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
   options.max_connections = 2;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   std::optional<Client> a(*server);
   Client b(*server);

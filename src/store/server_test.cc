@@ -209,7 +209,7 @@ TEST(StoreServerTest, SendsWithoutDelay) {
 TEST(StoreServerTest, ABrokenClientDisturbsNobody) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   Client good(*server);
   EXPECT_TRUE(good.Alive());
@@ -245,7 +245,7 @@ TEST(StoreServerTest, PeersThatAreNotMembersAreClosed) {
   if (!own) GTEST_SKIP() << "no address but the loopbacks";
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   ListenSocket socket = MustReserve({"0.0.0.0"});
   const uint16_t port = socket.port();
   {
@@ -272,7 +272,7 @@ TEST(StoreServerTest, ASlowReaderIsBoundedAndClosed) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
   options.slow_reader_ms = 300;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   Client good(*server);
   good.Send(Set("/big", std::string(1 << 20, 'x')));
@@ -303,7 +303,7 @@ TEST(StoreServerTest, WhoNeverIntroducesItselfIsClosed) {
   auto refusals = std::make_shared<Refusals>();
   StoreOptions options;
   options.greeting_ms = 2'000;
-  options.on_refused = [refusals](const std::string& text) { refusals->Add(text); };
+  options.on_refused = AddTo(refusals);
   const auto server = MustOpen(options);
   Client known(*server);  // says VALIDATE
   ASSERT_TRUE(known.Alive());
@@ -322,18 +322,7 @@ TEST(StoreServerTest, AReaderThatIsSlowButReadsIsServed) {
   options.engine.output_pause_bytes = 1000;
   const auto server = MustOpen(options);
   Client client(*server);
-  client.Send(Set("/k", std::string(100'000, 'x')));
-  std::string requests;
-  for (int i = 0; i < 300; ++i) requests += Get("/k");
-  std::thread writer([&] { client.Send(requests + Ping(8)); });
-  size_t got = 0;
-  while (got < 300u * 100'008) {
-    const size_t n = client.Read(std::min<size_t>(10'000, 300 * 100'008 - got)).size();
-    ASSERT_GT(n, 0u);
-    got += n;
-  }
-  EXPECT_EQ(client.Read(4), Bytes<uint32_t>(8));
-  writer.join();
+  ReadSlowly(client);
 }
 
 TEST(StoreServerTest, DestructionClosesEverybodyAtOnce) {

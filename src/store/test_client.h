@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -97,6 +98,21 @@ class Client {
   bool connected_ = false;
 };
 
+// Asks for 30 MB, and reads them in pieces of 10 kB. What is asked waits meanwhile.
+inline void ReadSlowly(Client& client) {
+  client.Send(Set("/k", std::string(100'000, 'x')));
+  std::string requests;
+  for (int i = 0; i < 300; ++i) requests += Get("/k");
+  std::jthread writer([&] { client.Send(requests + Ping(8)); });
+  size_t got = 0;
+  while (got < 300u * 100'008) {
+    const size_t n = client.Read(std::min<size_t>(10'000, 300 * 100'008 - got)).size();
+    ASSERT_GT(n, 0u);
+    got += n;
+  }
+  EXPECT_EQ(client.Read(4), Bytes<uint32_t>(8));
+}
+
 // What the server, or a relay, said of refused connections.
 struct Refusals {
   std::mutex mutex;
@@ -120,6 +136,11 @@ struct Refusals {
     });
   }
 };
+
+// For `on_refused`.
+inline std::function<void(const std::string&)> AddTo(std::shared_ptr<Refusals> refusals) {
+  return [refusals = std::move(refusals)](const std::string& text) { refusals->Add(text); };
+}
 
 inline ListenSocket MustReserve(const std::vector<std::string>& addresses = {"127.0.0.1"}, PortRange ports = {}) {
   StatusOr<ListenSocket> socket = ListenSocket::Reserve(addresses, ports);
