@@ -31,7 +31,6 @@
 #include "master/serve/scale_link.h"
 #include "wire/grpc_log.h"
 #include "wire/node_key.h"
-#include "wire/test_credentials.h"
 
 namespace phalanx::master {
 namespace {
@@ -206,7 +205,6 @@ void Measure(const std::string& program, const What& what) {
   const bool open = what.open;
   const bool checked = what.checked;
   const size_t bad = what.bad;
-  if (!open) wire::TestCredentials(wire::Role::kAgent, kToken);
   const std::string folder = (std::filesystem::temp_directory_path() / fmt::format("phx-scale-{}", getpid())).string();
   // Of a job that is checked the first node says what it wants.
   std::vector<std::string> flags = {"--embedded", checked ? "--spec-from-hello" : fmt::format("--nnodes={}", count)};
