@@ -45,23 +45,8 @@ PHASES = {
     "trainer": "the trainer begins, with what it goes on from",
 }
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "USE_HF")
-ELASTIC = {
-    "zero_optimization": {"stage": 1},
-    "bf16": {"enabled": "auto"},
-    "gradient_accumulation_steps": "auto",
-    "gradient_clipping": "auto",
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-    "elasticity": {
-        "enabled": True,
-        "ignore_non_elastic_batch_info": True,
-        "max_train_batch_size": 8,
-        "micro_batch_sizes": [4, 2],
-        "min_gpus": 1,
-        "max_gpus": 4,
-        "version": 0.1,
-    },
-}
+# DeepSpeed's configuration, elastic.
+ELASTIC = ROOT / "tests" / "data" / "ms_swift_zero1.json"
 
 
 def command(folder):
@@ -233,7 +218,7 @@ def main():
         subprocess.run(["rm", "-rf", folder], check=True)
         folder.mkdir(parents=True)
         subprocess.run([python, ROOT / "tests" / "workloads" / "tiny_chat_model.py", folder], check=True)
-        (folder / "zero1.json").write_text(json.dumps(ELASTIC))
+        (folder / "zero1.json").write_text(ELASTIC.read_text())
         one_round(results, details, commits, python, folder, options)
     versions = f"ms-swift 4.6.0, DeepSpeed {VERSION}, on the CPU; both nodes on this machine."
     finish(options.json, "ms_swift", results, commits, details, notes=[versions, load_note(load)])

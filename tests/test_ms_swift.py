@@ -1,7 +1,6 @@
 """ms-swift's own command line below phalanx.shim: part of `./run test --callers`, elsewhere left out by conftest.py."""
 
 import itertools
-import json
 import os
 import re
 import select
@@ -56,23 +55,8 @@ def test_swift_sft(job):
     assert (versions[1] / f"checkpoint-{STEPS}" / "adapter_model.safetensors").stat().st_size > 0
 
 
-ELASTIC = {
-    "zero_optimization": {"stage": 1},
-    "bf16": {"enabled": "auto"},
-    "gradient_accumulation_steps": "auto",
-    "gradient_clipping": "auto",
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-    "elasticity": {
-        "enabled": True,
-        "ignore_non_elastic_batch_info": True,
-        "max_train_batch_size": 8,
-        "micro_batch_sizes": [4, 2],
-        "min_gpus": 1,
-        "max_gpus": 4,
-        "version": 0.1,
-    },
-}
+# DeepSpeed's configuration, elastic.
+ELASTIC = ROOT / "tests" / "data" / "ms_swift_zero1.json"
 
 
 def kill_ranks(job):
@@ -100,7 +84,7 @@ def test_flash_checkpoints_of_an_elastic_job(job):
     checkpoint of it."""
     subprocess.run([sys.executable, WORKLOADS / "tiny_chat_model.py", job.folder], check=True)
     venv = deepspeeds.prepare(deepspeeds.VERSIONS[0], over=Path(sys.prefix))
-    (job.folder / "zero1.json").write_text(json.dumps(ELASTIC))
+    (job.folder / "zero1.json").write_text(ELASTIC.read_text())
     out = job.folder / "out"
     line = [
         *("--model", job.folder / "model", "--model_type", "qwen3", "--template", "qwen3"),
