@@ -515,6 +515,10 @@ void SimAgent::Do(const agent::TakeOver&) {}
 void SimAgent::Do(const agent::LetGo&) {}
 void SimAgent::Do(const agent::Herald&) {}
 void SimAgent::Do(const agent::StopHerald&) {}
+void SimAgent::Do(const agent::GiveUpAnswers& action) {
+  keeper_.OnMasterSilent(action.why);
+  shards_.OnMasterSilent(action.why);
+}
 
 void SimAgent::Do(const agent::Say&) {}  // the story tells of it
 

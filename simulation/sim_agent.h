@@ -146,6 +146,7 @@ class SimAgent final : public AgentEnd {
   void Do(const agent::LetGo&);
   void Do(const agent::Herald&);
   void Do(const agent::StopHerald&);
+  void Do(const agent::GiveUpAnswers&);
   void Do(const agent::Say&);
   void Do(const agent::ReportFailure&);
   void Do(const agent::Exit&);

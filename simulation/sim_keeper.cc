@@ -394,6 +394,11 @@ void SimKeeper::OnOrder(const v1::CheckpointOrder& order) {
   Run();
 }
 
+void SimKeeper::OnMasterSilent(const std::string& why) {
+  core_.OnMasterSilent(why);
+  Run();
+}
+
 void SimKeeper::OnJobEnded() {
   core_.OnJobEnded();
   Run();

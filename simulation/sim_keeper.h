@@ -63,13 +63,13 @@ class SimKeeper {
   void OnRound(const v1::StartRound& round);
   void OnAttached();
   void OnOrder(const v1::CheckpointOrder& order);
+  void OnMasterSilent(const std::string& why);
   void OnJobEnded();
   void OnLeaving();
   void Tidy();
   bool Storing() const { return core_.Storing(); }
   std::string StoringText() const { return core_.StoringText(); }
   // Some rank waits for an answer that only the master can give.
-  bool AwaitsMaster() const { return !requests_.empty(); }
   bool Lending() const { return core_.Lending(); }
   void WhenUnneeded(Task callback) { when_unneeded_ = std::move(callback); }
   void End(bool failed);

@@ -26,7 +26,7 @@ void SimShards::OnRankEnded(const Process& process) {
 }
 
 void SimShards::OnAttached() {
-  for (v1::ShardRequest& request : relay_.Unanswered()) ask_(std::move(request));
+  for (v1::ShardRequest& request : relay_.OnAttached()) ask_(std::move(request));
 }
 
 void SimShards::Fill(const Rank& rank, v1::ShardRequest& request) {
@@ -49,6 +49,9 @@ void SimShards::Work(const Process& process) {
   request.set_request(++rank.requests);
   Fill(rank, request);
   const StatusOr<v1::ShardRequest> told = relay_.OnAsked(process->local_rank, 0, request);
+  // Its script raises, and asks no more in this life.
+  if (told.status().code() == absl::StatusCode::kUnavailable) rank.asked = request;
+  if (rank.asked) return;
   if (!told.ok()) return judge_.Violated("shards-asked", Message(told.status()));
   rank.asked = *told;
   judge_.shards().OnAsked(*told);

@@ -23,6 +23,7 @@ class SimShards {
   void OnRound(uint64_t epoch);
   void OnRankEnded(const Process& process);
   void OnAttached();
+  void OnMasterSilent(const std::string& why) { relay_.OnMasterSilent(why); }
   void OnReply(const v1::ShardReply& reply);
   // The rank has made a step: it takes the next shard, or reports one done, where it does not wait for an answer.
   void Work(const Process& process);

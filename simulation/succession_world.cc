@@ -554,6 +554,7 @@ class SuccessionWorld {
     a->heralds = action.addresses;
     for (const std::string& address : action.addresses) Herald(a, address);
   }
+  void Do(Agent*, const agent::GiveUpAnswers&) {}  // its ranks ask the master nothing
   void Do(Agent* a, const agent::StopHerald&) {
     a->heralds.clear();
     for (Stream* s : std::exchange(a->herald_streams, {})) CloseByAgent(s);

@@ -234,13 +234,10 @@ void World::CheckEnded() {
   for (const auto& lives : agents_) {
     if (lives.empty() || !lives.back()->alive()) continue;
     const SimAgent& agent = *lives.back();
-    const bool nobody_would = judge_.job_exit_code() || !MasterListens();
-    const bool for_master = nobody_would && !agent.up() && agent.keeper().AwaitsMaster();
     const bool for_storage = agent.awaits_storage() && !judge_.IsToldEnd(agent.node_id());
-    if (for_master) judge_.Known(fmt::format("ranks of {} wait for a master that has ended", agent.node_id()));
     if (for_storage) judge_.Known(fmt::format("{} gave up, and waits for storage for 10 min", agent.node_id()));
-    waits = waits || for_master || for_storage;
-    if (!for_master && !for_storage) who += " " + agent.node_id();
+    waits = waits || for_storage;
+    if (!for_storage) who += " " + agent.node_id();
   }
   given_up_ = waits && who.empty();
   if (given_up_) return;

@@ -550,6 +550,20 @@ def test_a_master_that_can_be_started_later(job):
     assert sorted(job.lives()) == [0]
 
 
+def test_a_rank_that_asks_a_master_that_has_gone(job):
+    """Nobody tells it what to restore: it waits no longer than the join timeout, fails, and its node with it."""
+    master = start_master(job, nnodes="1")
+    patience = ["--rdzv-conf=is_host=0,join_timeout=3"]
+    node = job.node(0, "asking_late.py", "--dir", str(job.folder / "saves"), nnodes="1", flags=patience)
+    rank = job.pid(0, 0)
+    kill_now(master)
+    node.wait_line("no answer from the master at .*; dialling on")
+    os.kill(rank, signal.SIGUSR1)
+    assert node.wait() == 1, job.story()
+    assert "only the job's master can tell: no answer from the master" in node.stderr
+    assert job.found("loaded") == []
+
+
 @pytest.mark.parametrize("broken", ["#!/bin/sh\nexit 3\n", "no program\n"], ids=["it ends at once", "it cannot start"])
 @pytest.mark.parametrize("ends", ["well", "badly"])
 def test_a_master_that_dies_at_each_start(job, broken, ends):

@@ -175,6 +175,7 @@ void NodeCheckpoints::TellWanted(const std::string& name, const Dir& dir) {
 }
 
 void NodeCheckpoints::OnAttached() {
+  silence_.clear();
   if (epoch_ == 0) return;
   if (held_) TellHeld();
   for (auto& [name, dir] : dirs_) {
@@ -190,6 +191,26 @@ void NodeCheckpoints::OnAttached() {
     if (dir.restore_asked && !dir.decided.contains(*dir.restore_asked)) TellRestoreAsked(name, *dir.restore_asked);
     TellWanted(name, dir);
     TellRestoreDone(name, dir);
+  }
+}
+
+// What storage or other nodes are about to answer is awaited still: they need no master for it.
+void NodeCheckpoints::OnMasterSilent(const std::string& why) {
+  silence_ = why;
+  for (auto& [name, dir] : dirs_) {
+    std::erase_if(dir.restores, [&, &name = name, &dir = dir](const Asked& asked) {
+      if (dir.fetching.lower_bound(asked.branch) != dir.fetching.end()) return false;
+      RefuseAsked(name, asked);
+      return true;
+    });
+    for (const auto& [save, waits] : std::exchange(dir.waits, {})) {
+      for (const Wait& wait : waits) Do(AnswerWait{wait.local_rank, wait.request, "failed", silence_});
+    }
+    std::vector<uint64_t> untold;
+    for (const auto& [number, wanted] : dir.wanted) {
+      if (!wanted.fetching) untold.push_back(number);
+    }
+    for (const uint64_t number : untold) ImagesFetched(name, dir, number, silence_);
   }
 }
 
@@ -307,13 +328,16 @@ void NodeCheckpoints::OnWait(int local_rank, int64_t request, const std::string&
   }
   Dir& dir = found->second;
   save.epoch = epoch_;
-  if (!SettleWait(dir, save, wait)) dir.waits[save].push_back(wait);
+  if (SettleWait(dir, save, wait)) return;
+  if (!silence_.empty()) return Do(AnswerWait{local_rank, request, "failed", silence_});
+  dir.waits[save].push_back(wait);
 }
 
 void NodeCheckpoints::OnRestore(int local_rank, int64_t request, const std::string& name, uint32_t branch) {
   Dir& dir = dirs_[name];
   const Asked asked{local_rank, request, branch};
   if (AnswerAsked(name, dir, asked)) return;
+  if (!silence_.empty()) return RefuseAsked(name, asked);
   dir.restores.push_back(asked);
   if (dir.restore_asked && *dir.restore_asked >= branch) return;
   dir.restore_asked = branch;
@@ -351,6 +375,14 @@ bool NodeCheckpoints::AnswerAsked(const std::string& name, Dir& dir, const Asked
   if (is_rank_0 && refused.empty() && !begins_anew) SayRestored(name, dir, order);
   Do(AnswerRestore{asked.local_rank, asked.request, name, order, std::move(refused)});
   return true;
+}
+
+void NodeCheckpoints::RefuseAsked(const std::string& name, const Asked& asked) {
+  Do(AnswerRestore{asked.local_rank,
+                   asked.request,
+                   name,
+                   {},
+                   fmt::format("what to restore from {} only the job's master can tell: {}", name, silence_)});
 }
 
 // What is given to the rank: whether it does go on from that only its script knows.
@@ -491,6 +523,7 @@ void NodeCheckpoints::OnImagesAsked(int local_rank, int64_t request, const std::
     return Do(AnswerImages{local_rank, request, name, {}, parts, "no save is restored from memory"});
   }
   dir.wanted[++images_asked_] = {local_rank, request, known->first, parts, false};
+  if (!silence_.empty()) return ImagesFetched(name, dir, images_asked_, silence_);
   TellWanted(name, dir);
 }
 

@@ -189,6 +189,8 @@ class NodeCheckpoints {
                  const std::optional<v1::ImageSource>& source = std::nullopt);
   // A new stream to the master, which may be another one.
   void OnAttached();
+  // No answer of the master is awaited any more, until OnAttached: ranks that wait for one, or ask for one, fail.
+  void OnMasterSilent(const std::string& why);
   void OnOrder(const v1::CheckpointOrder& order);
 
   // What ranks say. An error is a sentence for the rank.
@@ -352,6 +354,7 @@ class NodeCheckpoints {
   void ImagesFetched(const std::string& name, Dir& dir, uint64_t request, const std::string& error,
                      bool nobody_lends = false);
   bool AnswerAsked(const std::string& name, Dir& dir, const Asked& asked);
+  void RefuseAsked(const std::string& name, const Asked& asked);
   // Once for each branch of a round, on the node of rank 0, when rank 0 is given it.
   void SayRestored(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   bool IsOnlyInMemory(const HeldPage& page) const;
@@ -374,6 +377,7 @@ class NodeCheckpoints {
   std::string not_fetched_;                  // why, of the live round; empty: all was that had to be
   std::string could_not_fetch_;              // the same of the round before
   bool job_ended_ = false;
+  std::string silence_;  // why no answer of the master is awaited; empty: it is
   bool leaving_ = false;
   bool lends_ = false;  // to nodes that have a place in a round that this one has none in; or it may be asked to
   bool wants_tidy_ = false;

@@ -447,6 +447,51 @@ TEST_F(NodeCheckpointsTest, ASaveBehindGoingBackIsAnother) {
   }
 }
 
+TEST_F(NodeCheckpointsTest, NobodyWaitsForAMasterThatIsSilent) {
+  Open();
+  node_.OnRestore(0, 7, kDir, 0);
+  node_.OnWait(1, 8, kDir, {0, 10}, false);
+  node_.Take();
+  node_.OnMasterSilent("it is away");
+  node_.OnRestore(1, 9, kDir, 0);
+  node_.OnWait(0, 10, kDir, {0, 10}, true);
+  const std::vector<CheckpointAction> told = node_.Take();
+  EXPECT_EQ(told.size(), 4U);
+  std::set<int64_t> requests;
+  for (const CheckpointAction& action : told) {
+    if (const auto* restore = std::get_if<AnswerRestore>(&action)) {
+      EXPECT_THAT(restore->refused, HasSubstr("only the job's master can tell: it is away"));
+      requests.insert(restore->request);
+    } else {
+      const auto& wait = std::get<AnswerWait>(action);
+      EXPECT_EQ(wait.state, "failed");
+      EXPECT_EQ(wait.why, "it is away");
+      requests.insert(wait.request);
+    }
+  }
+  EXPECT_EQ(requests, (std::set<int64_t>{7, 8, 9, 10}));
+  node_.OnAttached();
+  node_.Take();
+  node_.OnRestore(0, 11, kDir, 0);
+  EXPECT_TRUE(TakeAll<AnswerRestore>().empty()) << "a master that is back is awaited";
+}
+
+// What other nodes lend comes without it.
+TEST_F(NodeCheckpointsTest, WhatIsOnItsWayFromOthersIsAwaitedThoughTheMasterIsSilent) {
+  v1::CheckpointOrder order = Order(10);
+  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+  order.mutable_restore()->add_elsewhere()->set_rank(kMainPage);
+  node_.OnRestore(0, 7, kDir, 0);
+  node_.OnOrder(order);
+  const auto fetches = TakeAll<FetchImages>();
+  node_.OnMasterSilent("it is away");
+  EXPECT_TRUE(TakeAll<AnswerRestore>().empty());
+  node_.OnFetched(fetches.at(0).epoch, kDir, 0, 0, "");
+  const auto answers = TakeAll<AnswerRestore>();
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].refused, "");
+}
+
 TEST_F(NodeCheckpointsTest, AllRanksAreRestoredByOneDecision) {
   node_.OnRestore(0, 7, kDir, 0);
   node_.OnRestore(1, 8, kDir, 0);

@@ -347,6 +347,11 @@ void CheckpointKeeper::OnAttached() {
   AskForShardsAgain();
 }
 
+void CheckpointKeeper::OnMasterSilent(const std::string& why) {
+  FeedAndRun(saving::MasterSilent{why});
+  GiveUpShards(why);
+}
+
 void CheckpointKeeper::OnOrder(const v1::CheckpointOrder& order) { FeedAndRun(saving::Ordered{order}); }
 
 void CheckpointKeeper::OnJobEnded() { FeedAndRun(saving::JobEnded{}); }

@@ -67,6 +67,7 @@ class CheckpointKeeper {
 
   void OnRound(const v1::StartRound& round);
   void OnAttached();
+  void OnMasterSilent(const std::string& why);
   void OnOrder(const v1::CheckpointOrder& order);
   void OnShardReply(const v1::ShardReply& reply);
   void OnJobEnded();
@@ -123,6 +124,7 @@ class CheckpointKeeper {
   void On(int local_rank, const AbsentPacket& packet);
   void On(int local_rank, const ShardsPacket& packet);
   void AskForShardsAgain();
+  void GiveUpShards(const std::string& why);
   void Answer(int local_rank, const std::string& json);
   void AnswerError(int local_rank, int64_t id, const std::string& sentence);
   void CloseRank(int local_rank);

@@ -18,7 +18,11 @@ void CheckpointKeeper::OnShardReply(const v1::ShardReply& reply) {
 }
 
 void CheckpointKeeper::AskForShardsAgain() {
-  for (v1::ShardRequest& request : shards_.Unanswered()) links_.ask_shards(std::move(request));
+  for (v1::ShardRequest& request : shards_.OnAttached()) links_.ask_shards(std::move(request));
+}
+
+void CheckpointKeeper::GiveUpShards(const std::string& why) {
+  for (const ShardRelay::Asker& asker : shards_.OnMasterSilent(why)) AnswerError(asker.local_rank, asker.packet, why);
 }
 
 }  // namespace phalanx::agent

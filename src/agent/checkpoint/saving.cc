@@ -26,6 +26,7 @@ void On(Node& node, const ImagesAsked& event) {
   node.OnImagesAsked(event.local_rank, event.request, event.dir, event.branch, event.parts);
 }
 void On(Node& node, const RestoreDone& event) { node.OnRestoreDone(event.local_rank, event.dir, event.branch); }
+void On(Node& node, const MasterSilent& event) { node.OnMasterSilent(event.why); }
 void On(Node& node, const RankGone& event) { node.OnRankGone(event.local_rank); }
 void On(Node& node, const JobEnded& /*event*/) { node.OnJobEnded(); }
 void On(Node& node, const Leaving& /*event*/) { node.OnLeaving(); }

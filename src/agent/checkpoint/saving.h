@@ -76,6 +76,9 @@ struct RestoreDone {  // OnRestoreDone
   std::string dir;
   uint32_t branch = 0;
 };
+struct MasterSilent {  // OnMasterSilent
+  std::string why;
+};
 struct RankGone {  // OnRankGone
   int local_rank = 0;
 };
@@ -136,7 +139,7 @@ struct Fetched {  // OnFetched
 
 using Event = std::variant<RoundBegun, Scanned, Attached, Ordered, Opened, Sealed, Skipped, WaitAsked, RestoreAsked,
                            RankGone, JobEnded, Leaving, TidyAsked, Ended, Found, Checked, FolderMade, ImagesWritten,
-                           StepClosed, Tidied, Archived, Fetched, ImagesAsked, RestoreDone>;
+                           StepClosed, Tidied, Archived, Fetched, ImagesAsked, RestoreDone, MasterSilent>;
 
 // --- the step -----------------------------------------------------------------------------------------------------
 

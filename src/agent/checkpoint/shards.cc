@@ -27,6 +27,7 @@ StatusOr<v1::ShardRequest> ShardRelay::OnAsked(int local_rank, int64_t packet, c
   if (!waiting_.contains(key) && std::distance(first, behind) >= static_cast<ptrdiff_t>(kShardRequestsMax)) {
     return absl::ResourceExhaustedError(fmt::format("this rank waits for {} answers already", kShardRequestsMax));
   }
+  if (!silence_.empty()) return absl::UnavailableError(silence_);
   Waiting& waiting = waiting_[key];
   waiting.packet = packet;
   waiting.request = asked;
@@ -37,11 +38,21 @@ StatusOr<v1::ShardRequest> ShardRelay::OnAsked(int local_rank, int64_t packet, c
   return waiting.request;
 }
 
-std::vector<v1::ShardRequest> ShardRelay::Unanswered() const {
+std::vector<v1::ShardRequest> ShardRelay::OnAttached() {
+  silence_.clear();
   std::vector<v1::ShardRequest> requests;
   requests.reserve(waiting_.size());
   for (const auto& [key, waiting] : waiting_) requests.push_back(waiting.request);
   return requests;
+}
+
+std::vector<ShardRelay::Asker> ShardRelay::OnMasterSilent(const std::string& why) {
+  silence_ = why;
+  std::vector<Asker> askers;
+  askers.reserve(waiting_.size());
+  for (const auto& [key, waiting] : waiting_) askers.push_back({std::get<0>(key), waiting.packet});
+  waiting_.clear();
+  return askers;
 }
 
 std::optional<ShardRelay::Asker> ShardRelay::OnReply(const v1::ShardReply& reply) {

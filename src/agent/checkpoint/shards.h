@@ -30,8 +30,10 @@ class ShardRelay {
   void OnRankGone(int local_rank);
   // What the master is to be told. A rank that asks again by another packet is answered by that one.
   StatusOr<v1::ShardRequest> OnAsked(int local_rank, int64_t packet, const v1::ShardRequest& request);
-  // What a master that has just welcomed this node is to be told.
-  std::vector<v1::ShardRequest> Unanswered() const;
+  // A master has just welcomed this node: what it is to be told.
+  std::vector<v1::ShardRequest> OnAttached();
+  // No answer of the master is awaited any more, until OnAttached: who has waited for one. Who asks is given an error.
+  std::vector<Asker> OnMasterSilent(const std::string& why);
   // Who waits for that; nothing: nobody does any more.
   std::optional<Asker> OnReply(const v1::ShardReply& reply);
 
@@ -44,6 +46,7 @@ class ShardRelay {
 
   uint64_t epoch_ = 0;
   std::map<Key, Waiting> waiting_;
+  std::string silence_;                      // why no answer of the master is awaited; empty: it is
   std::map<std::string, uint64_t> ledgers_;  // by dataset, as told last; they outlive rounds
 };
 

@@ -59,14 +59,28 @@ TEST_F(ShardRelayTest, ANewMasterIsAskedAgainWhatIsNotAnswered) {
   const v1::ShardRequest one = Ask(0, 10, 1);
   Ask(0, 11, 2);
   relay_.OnReply(ReplyTo(one));
-  ASSERT_EQ(relay_.Unanswered().size(), 1U);
-  EXPECT_EQ(relay_.Unanswered()[0].request(), 2U);
+  ASSERT_EQ(relay_.OnAttached().size(), 1U);
+  EXPECT_EQ(relay_.OnAttached()[0].request(), 2U);
+}
+
+TEST_F(ShardRelayTest, NobodyWaitsForAMasterThatIsSilent) {
+  Ask(0, 10, 1);
+  Ask(1, 20, 1);
+  const auto askers = relay_.OnMasterSilent("it is away");
+  ASSERT_EQ(askers.size(), 2U);
+  EXPECT_EQ(askers[1].local_rank, 1);
+  EXPECT_EQ(askers[1].packet, 20);
+  v1::ShardRequest request;
+  request.set_dataset("data");
+  EXPECT_EQ(Message(relay_.OnAsked(0, 11, request).status()), "it is away");
+  EXPECT_TRUE(relay_.OnAttached().empty()) << "they have been answered";
+  EXPECT_TRUE(relay_.OnAsked(0, 12, request).ok());
 }
 
 TEST_F(ShardRelayTest, WhoAsksAgainIsAnsweredThere) {
   const v1::ShardRequest one = Ask(0, 10, 1);
   Ask(0, 11, 1);
-  EXPECT_EQ(relay_.Unanswered().size(), 1U);
+  EXPECT_EQ(relay_.OnAttached().size(), 1U);
   EXPECT_EQ(relay_.OnReply(ReplyTo(one))->packet, 11);
 }
 
@@ -74,9 +88,9 @@ TEST_F(ShardRelayTest, NobodyOfAnOldRoundIsAnswered) {
   const v1::ShardRequest one = Ask(0, 10, 1);
   Ask(1, 20, 1);
   relay_.OnRankGone(1);
-  EXPECT_EQ(relay_.Unanswered().size(), 1U);
+  EXPECT_EQ(relay_.OnAttached().size(), 1U);
   relay_.OnRound(4);
-  EXPECT_TRUE(relay_.Unanswered().empty());
+  EXPECT_TRUE(relay_.OnAttached().empty());
   Ask(0, 12, 1);
   EXPECT_FALSE(relay_.OnReply(ReplyTo(one)));
 }

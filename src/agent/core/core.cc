@@ -290,6 +290,7 @@ class Stepper {
     s_.master_gone = why;
     s_.next_dial = kNever;
     if (!s_.round) return Fail(fmt::format("the job's master has ended ({}) before the job began", why));
+    Do(GiveUpAnswers{fmt::format("the job's master has ended ({})", why)}, "nobody would answer");
     SettleWithoutMaster();
   }
 
@@ -326,6 +327,7 @@ class Stepper {
 
   void CountSilence() {
     s_.lost_since = now_;
+    s_.gave_up_answers = false;
     s_.next_notice = now_ + std::min(kWaitingNoticeMs, s_.options.join_timeout_ms);
   }
 
@@ -749,7 +751,8 @@ class Stepper {
     OnFinish(finish);
   }
 
-  // Without a master a node that trains goes on training; one that waits gives up in the end.
+  // Without a master a node that trains goes on training; one that waits gives up in the end, and so does a rank that
+  // waits for what only the master can tell.
   void WatchForMaster() {
     // A node that ends waits for nobody; a deadline left here would be due for ever.
     if (!s_.master_gone.empty() || s_.phase == Phase::kLeaving || s_.finish) s_.next_notice = kNever;
@@ -765,8 +768,11 @@ class Stepper {
       s_.next_notice = kNever;
       return Fail(silence + "; --rdzv-conf join_timeout is over");
     }
-    s_.next_notice = std::min(now_ + kWaitingNoticeMs, std::max(now_ + 1, s_.lost_since + s_.options.join_timeout_ms));
-    if (trains) s_.next_notice = now_ + kWaitingNoticeMs;
+    const Instant over_at = s_.lost_since + s_.options.join_timeout_ms;
+    s_.next_notice = now_ < over_at ? std::min(now_ + kWaitingNoticeMs, over_at) : now_ + kWaitingNoticeMs;
+    if (trains && now_ >= over_at && !std::exchange(s_.gave_up_answers, true)) {
+      Do(GiveUpAnswers{silence + "; --rdzv-conf join_timeout is over"}, "a rank must not wait without end");
+    }
     const std::string until =
         s_.was_attached || trains ? "" : fmt::format(", for up to {} s", s_.options.join_timeout_ms / 1000);
     Do(Say{fmt::format("{}; dialling on{}", silence, until)}, "silence is worth a line");

@@ -228,6 +228,10 @@ struct Herald {
   std::vector<std::string> addresses;
 };
 struct StopHerald {};  // another node hosts the master now
+// Ranks that wait for an answer of the master, or will ask it, are told so, until a master has welcomed this node.
+struct GiveUpAnswers {
+  std::string why;
+};
 struct Say {
   std::string text;
 };
@@ -238,9 +242,10 @@ struct Exit {
   int code = 0;
 };
 
-using Action = std::variant<Dial, HangUp, SendHello, SendBeat, TellSteps, Send, OpenStore, CloseStore, OpenBoard,
-                            StartWorker, EndGroup, KillGroup, SignalWorker, AskForSafePoint, WantSpares, KillStrays,
-                            RestartMaster, TakeOver, LetGo, Herald, StopHerald, Say, ReportFailure, Exit>;
+using Action =
+    std::variant<Dial, HangUp, SendHello, SendBeat, TellSteps, Send, OpenStore, CloseStore, OpenBoard, StartWorker,
+                 EndGroup, KillGroup, SignalWorker, AskForSafePoint, WantSpares, KillStrays, RestartMaster, TakeOver,
+                 LetGo, Herald, StopHerald, GiveUpAnswers, Say, ReportFailure, Exit>;
 
 struct Decision {
   Action action;
@@ -275,7 +280,8 @@ struct CoreState {
   Instant next_dial = kNever;
   int64_t reconnect_ms = kReconnectFirstMs;
   int64_t reconnect_max_ms = kReconnectMaxMs;
-  Instant lost_since = 0;  // when the node was last without a master, or began
+  Instant lost_since = 0;        // when the node was last without a master, or began
+  bool gave_up_answers = false;  // GiveUpAnswers was said, of this silence
   Instant next_notice = kNever;
   std::string link_why;                 // what the last dial came to
   std::string turned_away;              // by another job's master, on the stream that is open

@@ -519,9 +519,11 @@ TEST_F(AgentCore, AMasterThatDiesYoungIsGivenUpInTheEnd) {
     On(MasterChildDied{"SIGKILL"});
     EXPECT_TRUE(Has<RestartMaster>());
   }
+  EXPECT_FALSE(Has<GiveUpAnswers>());
   On(MasterChildDied{"SIGKILL"});
   EXPECT_FALSE(Has<RestartMaster>());
   EXPECT_FALSE(state_.master_gone.empty());
+  EXPECT_TRUE(Has<GiveUpAnswers>()) << "nobody starts it again";
 }
 
 TEST_F(AgentCore, AMasterThatLivedIsStartedAgainForEver) {
@@ -877,6 +879,27 @@ TEST_F(AgentCore, GivesUpAfterTheJoinTimeout) {
   On(Tick{});
   ASSERT_TRUE(state_.exited);
   EXPECT_EQ(All<Exit>()[0].code, 1);
+}
+
+// Ranks that compute need no master, and go on. The others are told once, of each silence.
+TEST_F(AgentCore, RanksAwaitNoAnswerBehindTheJoinTimeout) {
+  state_.options.join_timeout_ms = 70'000;
+  Attach();
+  RunRound(1);
+  for (int silence = 0; silence < 2; ++silence) {
+    On(LinkDown{"reset", false});
+    int told = 0;
+    for (int64_t waited_ms = 0; waited_ms < 200'000; waited_ms += 1'000) {
+      const bool early = waited_ms < 70'000;
+      On(Tick{});
+      told += static_cast<int>(All<GiveUpAnswers>().size());
+      EXPECT_EQ(told, early ? 0 : 1) << waited_ms;
+      now_ += 1'000;
+    }
+    EXPECT_FALSE(state_.finish);
+    On(LinkUp{});
+    On(FromMaster{Welcome()});
+  }
 }
 
 TEST_F(AgentCore, GivesUpThoughAnEndedWorkerHasLeftAChild) {

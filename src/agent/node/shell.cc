@@ -597,6 +597,7 @@ void NodeAgent::Do(const Herald& action) {
 }
 
 void NodeAgent::Do(const StopHerald&) { heralds_.clear(); }
+void NodeAgent::Do(const GiveUpAnswers& action) { checkpoints_->OnMasterSilent(action.why); }
 
 void NodeAgent::Do(const Say& action) { Tell(SayLine(speaker_, Level::kInfo, action.text, UnixMs())); }
 

@@ -117,6 +117,7 @@ class NodeAgent {
   void Do(const LetGo&);
   void Do(const Herald&);
   void Do(const StopHerald&);
+  void Do(const GiveUpAnswers&);
   void Do(const Say&);
   void Do(const ReportFailure&);
   void Do(const Exit&);

@@ -61,6 +61,7 @@ std::string Text(const Herald& action) {
   return fmt::format("tell at {} where the master is", fmt::join(action.addresses, " and "));
 }
 std::string Text(const StopHerald& /*action*/) { return "tell no more where the master is"; }
+std::string Text(const GiveUpAnswers& action) { return "answer ranks in the master's place: " + action.why; }
 std::string Text(const Say& action) { return fmt::format("say: {}", action.text); }
 std::string Text(const ReportFailure& action) {
   return fmt::format("report the failure: {}", replay::OneLine(action.finish));

@@ -323,6 +323,7 @@ TEST(AgentReplay, EachActionIsTextWithAllThatItDoes) {
       {LetGo{}, "let the master go that is not elected"},
       {Herald{{"10.0.0.1:29400"}}, "tell at 10.0.0.1:29400 where the master is"},
       {StopHerald{}, "tell no more where the master is"},
+      {GiveUpAnswers{"it is away"}, "answer ranks in the master's place: it is away"},
       {Say{"text"}, "say: text"},
       {ReportFailure{finish}, "report the failure: exit_code: 3"},
       {Exit{3}, "exit with 3"},

@@ -120,6 +120,8 @@ void Fill(Wire& wire, const saving::RestoreDone& event) {
   FillAsking(*wire.mutable_restore_done(), event).set_branch(event.branch);
 }
 
+void Fill(Wire& wire, const saving::MasterSilent& event) { wire.mutable_master_silent()->set_why(event.why); }
+
 void Fill(Wire& wire, const saving::RankGone& event) {
   wire.mutable_rank_gone()->set_local_rank(static_cast<uint32_t>(event.local_rank));
 }
@@ -342,6 +344,8 @@ StatusOr<saving::Event> SavingEventOf(const v1::SavingEvent& wire) {
       return From(wire.restore_asked());
     case Wire::kRankGone:
       return From(wire.rank_gone());
+    case Wire::kMasterSilent:
+      return saving::MasterSilent{wire.master_silent().why()};
     case Wire::kJobEnded:
       return saving::JobEnded{};
     case Wire::kLeaving:

@@ -80,6 +80,7 @@ std::vector<saving::Event> Events() {
       saving::Fetched{1, kDir, 2, 3, "ECONNREFUSED"},
       saving::ImagesAsked{1, 9, kDir, 2, {{0, {}}, {5, checkpoint::ByteRanges({{1, 2}, {9, 12}})}}},
       saving::RestoreDone{1, kDir, 2},
+      saving::MasterSilent{"away"},
   };
 }
 
