@@ -12,6 +12,7 @@ struct Plant {
   std::string name;
   std::string what;
   uint64_t seeds = 0;       // within so many, from seed 1, it is found
+  uint64_t first = 1;       // the one that found it when this was written down: to look there first
   bool succession = false;  // by RunSuccession (succession_world.h), not by a campaign
 };
 

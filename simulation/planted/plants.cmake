@@ -1,5 +1,6 @@
 # Known bugs of a launcher's control plane. Each must be found by the simulator within SEEDS seeds, counted from 1
-# (simulation/planted_test.cc). `./run sim --list-plants` names them.
+# (simulation/planted_test.cc). FIRST saves time: the seed that found it last, of those that are found late.
+# `./run sim --list-plants` names them.
 
 # --- the master ---
 
@@ -20,7 +21,7 @@ phx_plant(NAME change-is-charged FILE master/core/rounds.cc SEEDS 500
   PUT [==[  if (PLANTED && !round.broken.empty() && job.budget.used < AllowedRestarts(job.budget)) ++job.budget.used;
   if (!round.broken.empty()) return ReformRound(]==])
 
-phx_plant(NAME charge-not-returned FILE master/core/failures.cc SEEDS 3000
+phx_plant(NAME charge-not-returned FILE master/core/failures.cc SEEDS 3000 FIRST 453
   WHAT "what peers of a lost node report costs a restart"
   FIND [==[  if (!job.last_round || !job.last_round->budget_before) return;]==]
   PUT [==[  if (PLANTED || !job.last_round || !job.last_round->budget_before) return;]==])
@@ -69,7 +70,7 @@ phx_plant(NAME min-time-forgotten FILE master/core/members.cc SEEDS 2000
   FIND [==[s.round->begun_at + (s.sizes ? s.sizes->round_ms_min : 0); }]==]
   PUT [==[s.round->begun_at + (s.sizes && !PLANTED ? s.sizes->round_ms_min : 0); }]==])
 
-phx_plant(NAME old-stream-stays FILE master/core/arrivals.cc SEEDS 3000
+phx_plant(NAME old-stream-stays FILE master/core/arrivals.cc SEEDS 3000 FIRST 477
   WHAT "the old stream of a node that has dialled again is believed beside the new one"
   FIND [==[    RemoveNode(turn, session, "it came again on a new stream"]==]
   PUT [==[    if (!PLANTED) RemoveNode(turn, session, "it came again on a new stream"]==])
@@ -127,7 +128,7 @@ phx_plant(NAME shards-not-in-the-journal FILE master/core/shards.cc SEEDS 2000
   FIND [==[  turn.RememberFirst(Remember::When::kBefore);]==]
   PUT [==[  if (!PLANTED) turn.RememberFirst(Remember::When::kBefore);]==])
 
-phx_plant(NAME shards-of-an-old-round FILE master/core/shards.cc SEEDS 5000
+phx_plant(NAME shards-of-an-old-round FILE master/core/shards.cc SEEDS 5000 FIRST 1313
   WHAT "what ranks of a round that is over say of shards counts"
   FIND [==[  if (!turn.IsLive(epoch) || node.group_rank < 0) return nullptr;]==]
   PUT [==[  if ((PLANTED ? !turn.HasLiveRound() : !turn.IsLive(epoch)) || node.group_rank < 0) return nullptr;]==])
@@ -146,12 +147,12 @@ phx_plant(NAME starts-too-early FILE agent/core/core.cc SEEDS 500
   PUT [==[    if (!s_.workers.empty() && !(PLANTED && s_.next)) return;
     if (s_.next) {]==])
 
-phx_plant(NAME lost-reply FILE agent/core/core.cc SEEDS 10000
+phx_plant(NAME lost-reply FILE agent/core/core.cc SEEDS 10000 FIRST 672
   WHAT "Ready is lost where it falls between Hello and Welcome"
   FIND [==[    if (s_.told_warming && !s_.warming) TellReady();]==]
   PUT [==[    if (!PLANTED && s_.told_warming && !s_.warming) TellReady();]==])
 
-phx_plant(NAME told-once FILE agent/core/core.cc SEEDS 5000
+phx_plant(NAME told-once FILE agent/core/core.cc SEEDS 5000 FIRST 238
   WHAT "what a worker came to is not said again to a new master"
   FIND [==[    if (!s_.next && LiveRound(s_) != nullptr) TellAgain();]==]
   PUT [==[    if (!PLANTED && !s_.next && LiveRound(s_) != nullptr) TellAgain();]==])
@@ -167,7 +168,7 @@ phx_plant(NAME wrong-exit-code FILE agent/core/core.cc SEEDS 500
   FIND [==[      ExitWith(s_.finish->exit_code(), s_.finish->reason());]==]
   PUT [==[      ExitWith(PLANTED ? 0 : s_.finish->exit_code(), s_.finish->reason());]==])
 
-phx_plant(NAME zygote-not-replaced FILE agent/workers/spares.cc SEEDS 5000
+phx_plant(NAME zygote-not-replaced FILE agent/workers/spares.cc SEEDS 5000 FIRST 658
   WHAT "a zygote that dies leaves those who wait for its spares alone"
   FIND [==[  if (next_ == 0) return Replace(end, served);]==]
   PUT [==[  if (next_ == 0 && PLANTED) return;
@@ -234,17 +235,23 @@ phx_plant(NAME steps-do-not-clear FILE master/topics/doubts.cc SEEDS 3000
   if (PLANTED && end == LifeEnd::kStepped) end = LifeEnd::kFailed;
   if (end]==])
 
-phx_plant(NAME never-trusted-again FILE master/topics/doubts.cc SEEDS 8000
+phx_plant(NAME never-trusted-again FILE master/topics/doubts.cc SEEDS 8000 FIRST 4465
   WHAT "a job begins anew beside a save in memory that lives got nowhere with"
   FIND [==[  if (doubts.kept.saves.empty()) return false;]==]
   PUT [==[  if (doubts.kept.saves.empty() || PLANTED) return false;]==])
 
-phx_plant(NAME lender-not-awaited FILE master/topics/checkpoints.cc SEEDS 5000
+phx_plant(NAME lender-not-awaited FILE master/topics/checkpoints.cc SEEDS 5000 FIRST 1390
   WHAT "what a node holds that goes does not count, though it is here and lends it"
   FIND [==[    if (!all_lenders && !MembersSuffice(found)) return;]==]
   PUT [==[    if (!PLANTED && !all_lenders && !MembersSuffice(found)) return;]==])
 
 # --- checkpoints: agents and their memory ---
+
+phx_plant(NAME answer-awaited-for-ever FILE agent/checkpoint/checkpoints.cc SEEDS 1000 FIRST 403
+  WHAT "a rank that asks what to restore, or for an image, waits for a master that has ended"
+  FIND [==[  silence_ = why;]==]
+  PUT [==[  if (PLANTED) return;
+  silence_ = why;]==])
 
 phx_plant(NAME wait-forgotten FILE agent/checkpoint/checkpoints.cc SEEDS 500
   WHAT "ranks that wait for storage are not told that it has taken their step"
@@ -252,7 +259,7 @@ phx_plant(NAME wait-forgotten FILE agent/checkpoint/checkpoints.cc SEEDS 500
   PUT [==[    if (PLANTED) return;
     return SettleWaits(dir);]==])
 
-phx_plant(NAME asked-once FILE agent/checkpoint/checkpoints.cc SEEDS 5000
+phx_plant(NAME asked-once FILE agent/checkpoint/checkpoints.cc SEEDS 5000 FIRST 251
   WHAT "a new master is not asked again what to restore"
   FIND [==[!dir.decided.contains(*dir.restore_asked)) TellRestoreAsked]==]
   PUT [==[!dir.decided.contains(*dir.restore_asked) && !PLANTED) TellRestoreAsked]==])
@@ -268,7 +275,7 @@ phx_plant(NAME part-nowhere FILE master/topics/checkpoints.cc SEEDS 3000
   PUT [==[        if (PLANTED) continue;
         if (ranks.contains(rank)) {]==])
 
-phx_plant(NAME one-reader FILE checkpoint/memory/pages.cc SEEDS 12000
+phx_plant(NAME one-reader FILE checkpoint/memory/pages.cc SEEDS 12000 FIRST 2599
   WHAT "the first of two stores of one save to end lets its slot go"
   FIND [==[ --page->readers[image.slot] > 0) return;]==]
   PUT [==[ (--page->readers[image.slot] > 0 && !PLANTED)) return;]==])
@@ -288,7 +295,7 @@ phx_plant(NAME bad-node-trains FILE master/core/checks.cc SEEDS 1000
   FIND [==[      if (!n.departs || !why.empty()) n.left_out = why;]==]
   PUT [==[      if (!n.departs || !why.empty()) n.left_out = PLANTED ? "" : why;]==])
 
-phx_plant(NAME partner-blamed FILE master/topics/health.cc SEEDS 1000
+phx_plant(NAME partner-blamed FILE master/topics/health.cc SEEDS 1000 FIRST 312
   WHAT "both nodes of a pair that fails are called bad at once"
   FIND [==[    run_.suspects.Note({first, second}, group.failed.empty());]==]
   PUT [==[    run_.suspects.Note({first, second}, group.failed.empty());
@@ -302,7 +309,7 @@ phx_plant(NAME quick-rank-named FILE master/rules/pace.cc SEEDS 1000
   FIND [==[    const int64_t lag = OwnUs(rank) - usual;]==]
   PUT [==[    const int64_t lag = PLANTED ? usual - OwnUs(rank) + 2 * usual : OwnUs(rank) - usual;]==])
 
-phx_plant(NAME windows-forgotten FILE master/rules/pace.cc SEEDS 1000
+phx_plant(NAME windows-forgotten FILE master/rules/pace.cc SEEDS 1000 FIRST 421
   WHAT "a rank's slow windows are never in a row"
   FIND [==[  rank.slow = is_slow ? rank.slow + 1 : 0;]==]
   PUT [==[  rank.slow = is_slow && !PLANTED ? rank.slow + 1 : 0;]==])
@@ -332,7 +339,7 @@ phx_plant(NAME elected-by-half FILE master/core/election.cc SEEDS 50 SUCCESSION
     // last one are needed, for that master may go on with the other half.
     all.strict = !PLANTED;]==])
 
-phx_plant(NAME ended-at-any-time FILE master/core/election.cc SEEDS 1400 SUCCESSION
+phx_plant(NAME ended-at-any-time FILE master/core/election.cc SEEDS 1400 FIRST 1290 SUCCESSION
   WHAT "a node that is found to have ended late does not count, and had voted"
   FIND [==[if (c_.may_have_ended) c_.agent_is_gone =]==]
   PUT [==[if (PLANTED || c_.may_have_ended) c_.agent_is_gone =]==])
