@@ -7,6 +7,7 @@
 #include <csignal>
 #include <vector>
 
+#include "base/fnv.h"
 #include "base/utf8.h"
 
 namespace phalanx::agent {
@@ -78,12 +79,6 @@ StatusOr<uint16_t> ParsePort(std::string_view text) {
   StatusOr<int64_t> port = ParseInteger(text, 0, 65535);
   if (!port.ok() || !AllDigits(text)) return Expected("a port between 0 and 65535 behind the last ':'");
   return static_cast<uint16_t>(*port);
-}
-
-uint64_t Fnv1a(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
 }
 
 }  // namespace
@@ -355,7 +350,7 @@ std::string JobDirectoryName(std::string_view job_id) {
     return std::string(job_id);
   std::string name(job_id.substr(0, 80));
   for (char& c : name) c = allowed(c) ? c : '_';
-  return fmt::format("{}{}-{:016x}", leads_well ? "" : "job", name, Fnv1a(job_id));
+  return fmt::format("{}{}-{:016x}", leads_well ? "" : "job", name, Fnv1a().Add(job_id).value());
 }
 
 std::string MastersDirectoryName(std::string_view job_id, std::string_view hostname, uint16_t port) {

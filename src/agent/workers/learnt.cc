@@ -15,6 +15,7 @@
 
 #include "agent/workers/wire.h"
 #include "base/fd.h"
+#include "base/fnv.h"
 
 namespace phalanx::agent {
 namespace {
@@ -83,14 +84,10 @@ std::string LearntText(const Learnt& learnt) {
 
 std::string LearntPath(const LaunchConfig& config, const std::string& cwd) {
   const std::string script = (std::filesystem::path(cwd) / config.script).string();
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   std::string key = fmt::format("{}\n{}\n{}", static_cast<int>(config.kind), config.python, script);
   // Functions have one script in common.
   if (!config.script_name.empty()) key += fmt::format("\n{}\n{}", cwd, config.script_name);
-  for (const char c : key) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  return fmt::format("{}/learnt-{:016x}.json", config.state_root, hash);
+  return fmt::format("{}/learnt-{:016x}.json", config.state_root, Fnv1a().Add(key).value());
 }
 
 Learnt ReadLearnt(const std::string& path) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/fnv.h"
 #include "checkpoint/image/image_bytes.h"
 #include "checkpoint/image/running_crc.h"
 #include "checkpoint/image/zip_parts.h"
@@ -77,14 +78,10 @@ TailSpan SpanTail(const ImageLayout& layout, const ImageTail& tail) {
 }
 
 uint64_t HashLayout(const ImageLayout& layout) {
-  uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
-  const auto add = [&hash](uint64_t value) {
-    for (int byte = 0; byte < 8; ++byte, value >>= 8) hash = (hash ^ (value & 0xFF)) * 0x100000001B3;
-  };
-  add(kImageAlignment);
-  add(layout.file_bytes);
-  for (const uint64_t bytes : layout.bytes) add(bytes);
-  return hash;
+  Fnv1a hash;
+  hash.Add(kImageAlignment).Add(layout.file_bytes);
+  for (const uint64_t bytes : layout.bytes) hash.Add(bytes);
+  return hash.value();
 }
 
 }  // namespace

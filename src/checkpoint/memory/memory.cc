@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/fnv.h"
 #include "base/json_text.h"
 #include "base/process/memory.h"
 #include "checkpoint/files/crew.h"
@@ -35,12 +36,8 @@ constexpr int kFoldersOfOneAddress = 64;
 // What is left to others of the node's memory.
 constexpr uint64_t kSpareBytes = uint64_t{64} << 20;
 
-// FNV-1a, 64 bits: names that any job id and path can have.
-uint64_t Hash(const std::string& text) {
-  uint64_t hash = 14695981039346656037U;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211U;
-  return hash;
-}
+// Names that any job id and path can have.
+uint64_t Hash(const std::string& text) { return Fnv1a().Add(text).value(); }
 
 std::string HexHash(const std::string& text) { return fmt::format("{:016x}", Hash(text)); }
 

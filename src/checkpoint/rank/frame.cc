@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/fnv.h"
 #include "checkpoint/image/image_bytes.h"
 #include "checkpoint/image/running_crc.h"
 
@@ -19,16 +20,12 @@ uint64_t HeadBytes(const ImageLayout& layout) {
 }
 
 uint64_t HashFrame(const ImageLayout& layout) {
-  uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
-  const auto add = [&hash](uint64_t value) {
-    for (int byte = 0; byte < 8; ++byte, value >>= 8) hash = (hash ^ (value & 0xFF)) * 0x100000001B3;
-  };
-  add(layout.file_bytes);
+  Fnv1a hash;
+  hash.Add(layout.file_bytes);
   for (uint64_t i = 0; i < layout.bytes.size(); ++i) {
-    add(layout.data_at[i]);
-    add(layout.bytes[i]);
+    hash.Add(layout.data_at[i]).Add(layout.bytes[i]);
   }
-  return hash;
+  return hash.value();
 }
 
 // Whether these bytes belong to the frame, and lie within the image.

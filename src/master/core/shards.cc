@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "base/fnv.h"
+
 namespace phalanx::master {
 namespace {
 
@@ -17,11 +19,8 @@ constexpr char kAnswered[] = "a rank asks about shards of a dataset";
 // Two masters of a job have the same only where they are the same: where one has lost its journal, the other's dataset
 // is none of its own.
 uint64_t LedgerOf(const JobState& job, const std::string& dataset) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char byte : fmt::format("{}:{}:{}:{}", job.master_id, job.incarnation, job.highest_epoch, dataset)) {
-    hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  }
-  return std::max<uint64_t>(hash, 1);
+  const std::string beginning = fmt::format("{}:{}:{}:{}", job.master_id, job.incarnation, job.highest_epoch, dataset);
+  return std::max<uint64_t>(Fnv1a().Add(beginning).value(), 1);
 }
 
 int64_t ReplyEveryMs(const JobState& job) {

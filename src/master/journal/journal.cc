@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/fd.h"
+#include "base/fnv.h"
 #include "base/thread.h"
 
 namespace phalanx::master {
@@ -25,12 +26,7 @@ constexpr uint32_t kVersion = 1;
 constexpr size_t kHeaderBytes = 24;
 constexpr size_t kMaxPayloadBytes = size_t{256} << 20;
 
-// http://www.isthe.com/chongo/tech/comp/fnv: FNV-1a.
-uint64_t Checksum(std::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
-  return hash;
-}
+uint64_t Checksum(std::string_view bytes) { return Fnv1a().Add(bytes).value(); }
 
 void AppendNumber(std::string& text, uint64_t value, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) text.push_back(static_cast<char>(value >> (8 * i)));

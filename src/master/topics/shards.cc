@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/fnv.h"
+
 namespace phalanx::master {
 namespace {
 
@@ -23,18 +25,15 @@ bool IsSameData(const v1::DatasetSpec& one, const v1::DatasetSpec& other) {
          one.seed() == other.seed();
 }
 
-// http://www.isthe.com/chongo/tech/comp/fnv: FNV-1a. Never 0.
+// Never 0.
 uint64_t StateDigest(const v1::DatasetState& state) {
-  uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&hash](uint64_t value) {
-    for (size_t i = 0; i < 8; ++i) hash = (hash ^ (value >> (8 * i) & 0xff)) * 0x100000001b3;
-  };
+  Fnv1a hash;
   for (const uint64_t value : {state.spec().size(), state.spec().shard_size(), state.spec().passes(),
                                static_cast<uint64_t>(state.spec().order()), state.spec().seed(), state.next()}) {
-    add(value);
+    hash.Add(value);
   }
-  for (const uint64_t gap : state.undone_gaps()) add(gap);
-  return hash == 0 ? 1 : hash;
+  for (const uint64_t gap : state.undone_gaps()) hash.Add(gap);
+  return std::max<uint64_t>(hash.value(), 1);
 }
 
 // The shards that are not done, from their gaps; nothing where they are none of before `next`.
