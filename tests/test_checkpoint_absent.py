@@ -1,5 +1,7 @@
 """A save that not all ranks make: nobody waits for it for ever, and who does hears which rank it is."""
 
+import math
+
 import pytest
 from phalanx.checkpoint.link import absent
 from test_checkpoint_job import directory as directory
@@ -38,18 +40,66 @@ def test_only_one_rank_saves_a_later_step(job, directory, kind):
     assert "rank 1 has not saved step 10 within 30 s: every rank saves the same steps" in waited["why"]
 
 
+def run_two_nodes(job, directory, *arguments):
+    """Of one rank each."""
+    flags = ["--redirects=3"]
+    nodes = [job.node(index, "saving_alone.py", directory, *arguments, flags=flags) for index in (0, 1)]
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+
+
+def test_a_wait_that_is_over_says_that_other_nodes_have_not_saved(job, directory):
+    run_two_nodes(job, directory, "saves", "full", "--timeout=2", "--after-all")
+    (waited,), after = job.found("waited"), job.found("waited after all")
+    assert waited["committed"] is None
+    missing = "all ranks of this node have come to it, ranks of other nodes have not"
+    assert waited["why"] == f"phalanx.checkpoint: step 10 is not committed within 2.0 s: {missing}"
+    assert [each["committed"] for each in after] == [True, True], job.story()
+
+
+def test_a_wait_that_is_over_names_the_ranks_of_its_node(job, directory):
+    flags = ["--redirects=3"]
+    node = job.node(0, "saving_alone.py", directory, "saves", "full", "--timeout=2", nnodes="1", nproc=2, flags=flags)
+    assert node.wait() == 0, job.story()
+    (waited,) = job.found("waited")
+    said = "phalanx.checkpoint: step 10 is not committed within 2.0 s: rank 1 has saved nothing"
+    assert (waited["committed"], waited["why"]) == (None, said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", [["later", "ddp"], ["saves", "full", "--stored"]], ids=["memory", "disk"])
+def test_ranks_of_another_node_that_do_not_save(job, directory, what):
+    """They are waited for, by a wait that is given no timeout, for five minutes: here 31 s. The save counts when they
+    have come to it after all."""
+    run_two_nodes(job, directory, *what, "--others=31", "--after-all")
+    (waited,), after = job.found("waited"), job.found("waited after all")
+    assert waited["committed"] is False
+    said = "step 10 is not committed within 31 s, and all ranks of this node have come to it: ranks of other nodes"
+    assert f"{said} have not" in waited["why"], waited
+    assert [each["committed"] for each in after] == [True, True], job.story()
+
+
+@pytest.mark.parametrize("stored", [[], ["--stored"]], ids=["memory", "disk"])
+def test_one_rank_alone_may_load(job, directory, stored):
+    """Of a state of each rank's own, or DDP: the answer is the same for all, and no other rank is waited for."""
+    run_two_nodes(job, directory, "restores", "full", *stored)
+    (loaded,) = job.found("loaded")
+    assert loaded["n"] == 5, loaded
+
+
 class Agent:
-    """Of which `behind` are asked for, and that answers no wait within the seconds that it is asked for."""
+    """Of which `behind` are asked for, and that answers no wait but that of `answers_at` seconds."""
 
-    def __init__(self):
-        self.asked_s = []
+    def __init__(self, behind=("3",)):
+        self.asked_s, self.behind, self.answers_at = [], list(behind), "never"
 
-    def ask(self, request, **save):
+    def ask(self, request, timeout_s, **save):
         assert request == "absent" and save == SAVE
-        return {"unopened": [], "unsaved": [], "behind": ["3"]}
+        return {"unopened": [], "unsaved": [], "behind": self.behind}
 
     def wait(self, timeout_s):
         self.asked_s.append(timeout_s)
+        if timeout_s == self.answers_at:
+            return True, None
         raise TimeoutError
 
 
@@ -69,6 +119,25 @@ def test_ranks_that_are_slower_at_each_save_are_waited_for():
     assert agent.asked_s == [10, 20]
     with pytest.raises(TimeoutError):  # whose time is up before hears nothing of them
         absent.wait(agent, absent.Patience(), SAVE, agent.wait, 25)
+
+
+def test_how_long_ranks_of_other_nodes_are_waited_for():
+    """Five minutes, longer where they are further apart at each save, and without end where that is asked for."""
+
+    def waits(patience, timeout_s, others_s):
+        agent = Agent(behind=())
+        return absent.wait(agent, patience, SAVE, agent.wait, timeout_s, others_s), agent.asked_s
+
+    (is_so, why), asked_s = waits(absent.Patience(), None, absent.OTHERS_S)
+    assert not is_so and "step 7 is not committed within 300 s" in why and asked_s == [10, 20, 270]
+    apart = absent.Patience()
+    apart.learn((True, None), 100.0)
+    assert waits(apart, None, absent.OTHERS_S)[1] == [10, 20, 370.0, 0.0]
+    for timeout_s, others_s in ((math.inf, absent.OTHERS_S), (None, math.inf), (3600, absent.OTHERS_S)):
+        agent = Agent(behind=())
+        agent.answers_at = None if timeout_s != 3600 else 3570
+        assert absent.wait(agent, absent.Patience(), SAVE, agent.wait, timeout_s, others_s) == (True, None)
+        assert agent.asked_s == [10, 20, agent.answers_at]
 
 
 def test_what_one_rank_cannot_save_is_dropped_on_all_by_its_name(job, directory):

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import math
 import os
 import re
 import sys
@@ -393,13 +394,31 @@ class Checkpointer:
         return not self._is_able_to_save() or self._writer.finish(handle, until_ns)
 
     def ask_wait(self, handle, until, timeout_s=None):
-        """For a handle: True once its step is committed or stored, False where it cannot be any more. Raises
-        TimeoutError."""
-        ask = functools.partial(self._ask_wait, handle, until)
+        """For a handle: True once its step is committed or stored, False where it cannot be any more, or ranks do not
+        come to it. Raises TimeoutError. `timeout_s`: None is that of absent.py, infinity none."""
+        others_s = absent.OTHERS_S if self._has_others() else math.inf
+        if until == "stored" and timeout_s is None and others_s != math.inf:
+            # Ranks are waited for until it is committed, and storage for as long as it takes.
+            if not self._await(handle, "committed", self._patience, None, others_s):
+                return False
+            others_s = math.inf
         patience = self._patience if until == "committed" else absent.Patience()
-        is_so, why = absent.wait(self._door, patience, self._named_save(handle), ask, timeout_s)
+        return self._await(handle, until, patience, timeout_s, others_s)
+
+    def _await(self, handle, until, patience, timeout_s, others_s):
+        ask = functools.partial(self._ask_wait, handle, until)
+        is_so, why = absent.wait(self._door, patience, self._named_save(handle), ask, timeout_s, others_s)
         handle.explain(why)
         return is_so
+
+    def _has_others(self):
+        """Whether there are ranks of which this node's agent does not know what they save."""
+        return self._has_agent and self._here.world_size > self._here.local_world_size
+
+    def who_is_late(self, handle):
+        """For a handle that was not committed in time: a sentence, or None."""
+        late = absent.who_is_late(self._door, self._named_save(handle)) if self._has_agent else None
+        return f"{late}, ranks of other nodes have not" if late == absent.ALL_ARE_HERE and self._has_others() else late
 
     def _ask_wait(self, handle, until, timeout_s=None):
         """(whether it is so, why)."""

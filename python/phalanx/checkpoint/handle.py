@@ -43,13 +43,15 @@ class SaveHandle:
 
     def wait_committed(self, timeout=None):
         """Waits until every rank of the world has its image: from then on this step survives the death of any process.
-        False where that cannot be any more; `why` says why. Raises TimeoutError behind `timeout` seconds for the other
-        ranks: it may be committed later."""
+        False where that cannot be any more, or ranks do not come to this save, those of other nodes within five minutes
+        (math.inf: they are waited for without end); `why` says why. Raises TimeoutError behind `timeout` seconds: it
+        may be committed later."""
         return self._wait("committed", timeout)
 
     def wait_stored(self, timeout=None):
-        """Waits until the step is on disk, on all nodes. False where that cannot be any more; `why` says why. Raises
-        TimeoutError behind `timeout` seconds for storage: it may be stored later."""
+        """Waits until the step is on disk, on all nodes. False where that cannot be any more, or ranks do not come to
+        this save, as with wait_committed(); `why` says why. Raises TimeoutError behind `timeout` seconds: it may be
+        stored later. Storage is waited for without end where no `timeout` is given."""
         if self.storage is not Storage.DISK:
             self.explain("it was saved with Storage.MEMORY")
             return False
@@ -57,7 +59,7 @@ class SaveHandle:
 
     def _wait(self, until, timeout):
         if timeout in (None, math.inf):
-            return self.wait_staged() and self._checkpointer.ask_wait(self, until)
+            return self.wait_staged() and self._checkpointer.ask_wait(self, until, timeout)
         began_s = time.monotonic()
         if not self.wait_staged(timeout):
             return False
@@ -65,7 +67,9 @@ class SaveHandle:
         try:
             return self._checkpointer.ask_wait(self, until, left_s)
         except TimeoutError:
-            raise TimeoutError(f"phalanx.checkpoint: step {self.step} is not {until} within {timeout} s") from None
+            late = self._checkpointer.who_is_late(self) if until == "committed" else None
+            what = f"step {self.step} is not {until} within {timeout} s{f': {late}' if late else ''}"
+            raise TimeoutError(f"phalanx.checkpoint: {what}") from None
 
     def explain(self, why):
         if why and why not in (self.why or ""):

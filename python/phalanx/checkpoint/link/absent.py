@@ -1,5 +1,6 @@
 """Ranks that do not save: who waits for their part of a save is told so, and waits no longer."""
 
+import math
 import time
 
 from phalanx import _door as door
@@ -7,7 +8,13 @@ from phalanx import _door as door
 # How long a rank that waits takes for granted that the others of its node come to it, in seconds.
 UNOPENED_S = 10  # those that have made no Checkpointer
 UNSAVED_S = 30  # those that have saved nothing yet in their life, or not this save
+# And those of other nodes, of which its agent knows nothing: less than the ten minutes of NCCL's watchdog, which would
+# end a rank that waits in a collective for this one.
+OTHERS_S = 300
 _APART_FACTOR = 4
+_ANSWER_S = 1  # of an agent that answers at all
+ALL_ARE_HERE = "all ranks of this node have come to it"
+_ABSENCES = (("unopened", "made no Checkpointer"), ("unsaved", "saved nothing"), ("behind", "not come to it"))
 
 
 class Patience:
@@ -27,15 +34,18 @@ class Patience:
         return max(UNSAVED_S, _APART_FACTOR * self._apart_s)
 
 
-def wait(agent, patience, save, ask, timeout_s):
+def wait(agent, patience, save, ask, timeout_s, others_s=math.inf):
     """What `ask(timeout_s)` returns, (whether it is so, why), or (False, who is absent). Raises its TimeoutError.
 
     `agent` is a Door; `save`: dir, step and branch, as it is told of them. The save itself goes on: it is committed
-    when those who were late have saved it.
+    when those who were late have saved it. `timeout_s`: None is as long as ranks of other nodes are waited for, that is
+    `others_s`, or longer with `patience`.
     """
+    is_limited = timeout_s is None
+    limit_s = max(others_s, patience.seconds) if is_limited else timeout_s
     began_s, waited_s = time.monotonic(), 0
     for patience_s in sorted({UNOPENED_S, UNSAVED_S, patience.seconds}):
-        if timeout_s is not None and timeout_s <= patience_s:
+        if limit_s <= patience_s and not is_limited:
             break
         try:
             answer = ask(patience_s - waited_s)
@@ -47,15 +57,40 @@ def wait(agent, patience, save, ask, timeout_s):
         why = _who_is_absent(agent, patience, save, patience_s)
         if why is not None:
             return False, why
-    answer = ask(None if timeout_s is None else timeout_s - waited_s)
+    try:
+        answer = ask(None if limit_s == math.inf else limit_s - waited_s)
+    except TimeoutError:
+        if not is_limited:
+            raise
+        return False, _others_are_absent(save, limit_s)
     patience.learn(answer, time.monotonic() - began_s)
     return answer
 
 
+def _others_are_absent(save, waited_s):
+    return (
+        f"step {save['step']} is not committed within {waited_s:.0f} s, and all ranks of this node have come to it: "
+        "ranks of other nodes have not, or the master does not answer. Every rank saves the same steps, and it is "
+        "committed when all have"
+    )
+
+
+def who_is_late(agent, save):
+    """A sentence for whoever has waited for less than any patience; None where nobody knows."""
+    try:
+        answer = agent.ask("absent", _ANSWER_S, **save)
+    except (TimeoutError, door.Refusal, door.Gone):
+        return None
+    for absence, what in _ABSENCES:
+        if answer.get(absence):
+            return f"{_named(answer[absence])} {what}"
+    return ALL_ARE_HERE
+
+
 def _who_is_absent(agent, patience, save, waited_s):
     try:
-        answer = agent.ask("absent", **save)
-    except (door.Refusal, door.Gone):
+        answer = agent.ask("absent", _ANSWER_S, **save)
+    except (TimeoutError, door.Refusal, door.Gone):
         return None  # whoever asks next hears why
     step = save["step"]
     if answer.get("unopened"):
