@@ -41,6 +41,7 @@ ALL = [
     "checkpoint_save_large",
     "checkpoint_goodput",
     "checkpoint_rss",
+    "checkpoint_torn",
     "checkpoint_reshard",
     "deepspeed_checkpoint",
     "framework_checkpoint",

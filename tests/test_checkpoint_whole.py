@@ -7,8 +7,7 @@ from test_checkpoint_job import RESTARTS
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
-
-WRITERS = ["AverageSwap", "ScheduleFree", "Sharpness", "Normalisation", "Thread"]
+from written import WRITERS, lost, torn
 
 
 def run(job, directory, *arguments, timeout_s=PATIENCE_S):
@@ -16,19 +15,6 @@ def run(job, directory, *arguments, timeout_s=PATIENCE_S):
     node = job.node(0, "writing.py", directory, *arguments, nnodes="1", nproc=1, flags=flags)
     assert node.wait(timeout_s) == 0
     return job.events
-
-
-def torn(writer, event):
-    """Why what was restored is no state that the job had, or None. What a thread of its own writes has two values, by
-    turns; each is a state."""
-    if event["values"] is None:
-        return None
-    first, second = event["values"]
-    expected = {float(event["saved"])}
-    firsts = {*expected, -float(event["saved"])} if writer == "Thread" else expected
-    if first in firsts and second in expected and event["saved"] == event["n"]:
-        return None
-    return f"step {event['n']} has {event['values']}, saved as {event['saved']}"
 
 
 @pytest.mark.slow
@@ -48,11 +34,24 @@ def test_kills_beside_a_writer_that_no_optimizer_is(job, directory, pytestconfig
     seed = choose.randrange(1 << 31)
     arguments = [writer, f"--seed={seed}", f"--deaths={kills}", f"--device={device}"]
     events = run(job, directory, *arguments, timeout_s=PATIENCE_S + 15 * kills)
-    found, promised = [event for event in events if event["ev"] == "restored"], 0
+    found = [event for event in events if event["ev"] == "restored"]
     assert [why for why in (torn(writer, event) for event in found) if why is not None] == []
-    for event in events:
-        if event["ev"] == "committed":
-            promised = max(promised, event["n"])
-        elif event["ev"] == "restored":
-            assert event["n"] >= promised, "what was committed is never lost"
-    assert len(found) == kills + 1 and promised > 0, "some were saved between two writes"
+    assert lost(events) == [], "what was committed is never lost"
+    assert len(found) == kills + 1
+    assert any(event["ev"] == "committed" for event in events), "some were saved between two writes"
+
+
+def restored(n, *values, saved=None):
+    return {"ev": "restored", "n": n, "values": list(values) or None, "saved": n if saved is None else saved}
+
+
+def test_what_counts_as_torn_and_as_lost():
+    whole = restored(7, 7.0, 7.0)
+    assert [torn(writer, whole) for writer in WRITERS] == [None] * len(WRITERS)
+    assert torn("Sharpness", restored(0)) is None
+    for event in (restored(7, 7.0, 6.0), restored(7, 7.0, None), restored(7, 7.0, 7.0, saved=6)):
+        assert torn("Sharpness", event).startswith("step 7 has ")
+    negative = restored(7, -7.0, 7.0)
+    assert torn("Thread", negative) is None and torn("AverageSwap", negative) is not None
+    assert lost([{"ev": "committed", "n": 6}, restored(7, 7.0, 7.0)]) == []
+    assert lost([{"ev": "committed", "n": 6}, restored(5, 5.0, 5.0), restored(0)]) == [(5, 6), (0, 6)]

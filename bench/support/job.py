@@ -28,7 +28,8 @@ class TimedOut(Exception):
 class Job:
     """`named` gives a job of one node an id and an endpoint (--standalone invents both). `nnodes` is --nnodes where it
     is not `nodes`, `spares` are nodes started beyond those. `places` are where nodes run: their addresses, the first of
-    which is the endpoint's, and what stands before their commands (a network namespace)."""
+    which is the endpoint's, and what stands before their commands (a network namespace). `arguments` are the
+    workload's."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Job:
         places=(),
         environment=(),
         on_start=None,
+        arguments=(),
     ):
         self.launcher, self.world, self.named = launcher, nodes * nproc, named
         self.nnodes, self.environment = nnodes or nodes, dict(environment)
@@ -63,9 +65,8 @@ class Job:
         self.port = free_port()
         self.started_at = time.monotonic()
         self.service = self._start_service(nodes)
-        self.nodes = [
-            self._start(index, nodes, nproc, [*flags], str(WORKLOADS / workload)) for index in range(nodes + spares)
-        ]
+        script = [str(WORKLOADS / workload), *map(str, arguments)]
+        self.nodes = [self._start(index, nodes, nproc, [*flags], script) for index in range(nodes + spares)]
 
     def _start(self, index, nodes, nproc, flags, script):
         own = [f"--state-dir={self.state}{index}"] if self.launcher.name == "phalanx-run" else []
@@ -82,14 +83,14 @@ class Job:
             f"--nproc-per-node={nproc}",
             *own,
             *flags,
-            script,
+            *script,
         ]
         return self._spawn(command, f"node{index}.log", nodes, {"NODE_RANK": str(index)} if self.service else {})
 
     def add_node(self, index, script, nproc=1):
         """A node that joins later, or another one, at `places[index]`."""
         self.world += nproc
-        return self._start(index, 2, nproc, [], script)
+        return self._start(index, 2, nproc, [], [script])
 
     def _start_service(self, nodes):
         if not self.launcher.service:
