@@ -8,9 +8,9 @@ import signal
 
 import pytest
 from harness import descends_from, wait_ends
+from test_checkpoint_job import RESTARTS, kill_agent, memory_of, restored_on, start, stored_steps
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
-from test_checkpoint_job import kill_agent, memory_of, restored_on, start, stored_steps
 from test_checkpoint_job import make_job as make_job
 
 
@@ -117,3 +117,57 @@ def test_memory_outlives_the_node_that_hosts_the_master(job, directory):
     committed_on(job, found[0]["life"], found[0]["n"] + 1)
     job.stop()
     assert [node.wait() for node in nodes[1:]] == [0, 0], job.story()
+
+
+def start_in_turn(job, directory, kind, indexes):
+    """{index: node}: the master gives out ranks as they come."""
+    nodes = {}
+    for missing, index in enumerate(indexes, 1 - len(indexes)):
+        flags = [RESTARTS, "--redirects=3"]
+        nodes[index] = job.node(index, "moving.py", directory, kind, nnodes=str(len(indexes)), nproc=1, flags=flags)
+        if missing:
+            nodes[index].wait_line(f"waiting for {-missing} more node")
+    return nodes
+
+
+def moved(job, directory, kind, before, after):
+    """What is restored, by the rank that restores it, where nodes have come in the order `before` and, when all were
+    killed, in the order `after`; and the newest committed step."""
+    job.start_master(str(len(before)), RESTARTS)
+    nodes = start_in_turn(job, directory, kind, before)
+    job.wait_events("committed", rank=0, n=5)
+    for node in nodes.values():
+        kill_agent(job, node)
+    promised = max(event["n"] for event in job.found("committed"))
+    nodes = start_in_turn(job, directory, kind, after)
+    found = {}
+    for rank, index in enumerate(after):
+        event = restored_on(job, nodes[index])
+        assert event["rank"] == event["node"] == rank, job.story()
+        found[rank] = event
+    assert {event["source"] for event in found.values()} == {"memory"}, job.story()
+    assert len({event["n"] for event in found.values()}) == 1, found
+    job.wait_events("committed", rank=0, n=found[0]["n"] + 1)
+    job.stop()
+    assert [node.wait() for node in nodes.values()] == [0] * len(nodes), job.story()
+    return found, promised
+
+
+def test_ranks_that_come_to_other_nodes_find_what_is_their_own(job, directory):
+    """Each of three nodes gets another rank than before: all that a rank needs lies in another one's memory."""
+    found, promised = moved(job, directory, "full", before=(0, 1, 2), after=(2, 0, 1))
+    step = found[0]["n"]
+    assert step >= promised
+    for rank, event in found.items():
+        own = 1000.0 * rank + step
+        assert (event["own"], event["shared"]) == (own, [own, own]), event
+
+
+def test_ranks_that_move_beside_a_replaced_node(job, directory):
+    """DDP: one node is another one, and those that are left change places. What was the lost node's own is gone."""
+    found, promised = moved(job, directory, "ddp", before=(0, 1, 2), after=(3, 0, 1))
+    step = found[0]["n"]
+    assert step >= promised
+    # Ranks 0 and 1 are now on the new node and on the one that was rank 0; the image of rank 2 went with its node.
+    assert {rank: event["own"] for rank, event in found.items()} == {0: step, 1: 1000.0 + step, 2: None}
+    assert all(event["shared"] == [step, step] for event in found.values()), found
