@@ -40,10 +40,10 @@ def test_only_one_rank_saves_a_later_step(job, directory, kind):
     assert "rank 1 has not saved step 10 within 30 s: every rank saves the same steps" in waited["why"]
 
 
-def run_two_nodes(job, directory, *arguments):
+def run_two_nodes(job, directory, *arguments, script="saving_alone.py"):
     """Of one rank each."""
     flags = ["--redirects=3"]
-    nodes = [job.node(index, "saving_alone.py", directory, *arguments, flags=flags) for index in (0, 1)]
+    nodes = [job.node(index, script, directory, *arguments, flags=flags) for index in (0, 1)]
     assert [node.wait() for node in nodes] == [0, 0], job.story()
 
 
@@ -84,6 +84,53 @@ def test_one_rank_alone_may_load(job, directory, stored):
     run_two_nodes(job, directory, "restores", "full", *stored)
     (loaded,) = job.found("loaded")
     assert loaded["n"] == 5, loaded
+
+
+def share(job, directory, what, kind):
+    """What ranks 0 and 1 hear of a call that rank 0 makes first, and rank 1 when rank 0 has waited in vain. The save
+    behind it is one of both."""
+    run_two_nodes(job, directory, what, kind, script="sharing_alone.py")
+    assert [each["kept"] for each in job.found("saved", n=11)] == [True, True], job.story()
+    found = {each["rank"]: each for each in job.found("saved", n=10) + job.found("called")}
+    assert not any(each.get("kept") for each in found.values()), found
+    return found[0]["why"], found[1]["why"]
+
+
+@pytest.mark.parametrize("kind", ["dcp", "files"])
+def test_one_rank_alone_saves_what_all_share(job, directory, kind):
+    """The first step: both hear it, the late one at once."""
+    for why in share(job, directory, "saves", kind):
+        assert why == (
+            "rank 1 has not come to save() or prepare() of step 10 within 3 s: every rank makes the same calls of "
+            "save(), prepare() and load()"
+        )
+
+
+def test_one_rank_alone_saves_a_later_step_of_what_all_share(job, directory):
+    """The late one saves its part, which is dropped as the other one's is missing."""
+    first, late = share(job, directory, "later", "dcp")
+    missing = "not all ranks have come to this save within 3 s: every rank makes the same calls"
+    assert first.startswith(missing), first
+    assert missing in late, late
+
+
+@pytest.mark.parametrize("kind", ["dcp", "files"])
+def test_a_late_rank_does_not_plan_alone(job, directory, kind):
+    """The state is another one, which ranks plan together: it must not wait for the one that has given up."""
+    first, late = share(job, directory, "changed", kind)
+    assert first.startswith("not all ranks have come to this save within 3 s"), first
+    assert late == "another rank has waited in vain for this one, and given this save up", late
+
+
+def test_one_rank_alone_takes_a_writer(job, directory):
+    for why in share(job, directory, "writer", "dcp"):
+        assert "rank 1 has not come to save() or prepare() of step 10 within 3 s" in why, why
+
+
+def test_one_rank_alone_loads_what_all_share(make_job, directory):
+    run_two_nodes(make_job(), directory, "all save", "dcp", script="sharing_alone.py")
+    for why in share(make_job(), directory, "loads", "dcp"):
+        assert f"phalanx.checkpoint: {directory}: rank 1 has not come to load() within 3 s" in why, why
 
 
 class Agent:

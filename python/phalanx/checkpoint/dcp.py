@@ -50,7 +50,9 @@ class Checkpointer(shared_out.Checkpointer):
         self.forms = sharded.Forms()
         self._own_describer = plan.Describer()
         super().__init__(*settings, **named_settings)
-        self._peers_of_writers = peers.Peers(self._here)  # async_save() has a thread of its own
+        self._peers_of_writers = peers.Peers(
+            self._here, f"{self.directory}/writers"
+        )  # async_save() has a thread of its own
 
     # --- saving
 
@@ -73,7 +75,10 @@ class Checkpointer(shared_out.Checkpointer):
         storage, step = checkpointer.checked_storage(storage), checkpointer.step_number(step)
         # What all ranks count and make together is made here: async_save() goes on in a thread of its own.
         branch = self._way.begins(step)
-        self._peers_of_writers.group()
+        try:
+            self._peers_of_writers.group_of_save(step)
+        except peers.NotTogether as error:
+            raise RuntimeError(f"phalanx.checkpoint: step {step} of {self.directory}: {error}") from None
         if not self._has_agent and storage is Storage.DISK:
             try:
                 self._must_have_host(step, branch)
@@ -220,13 +225,17 @@ class Checkpointer(shared_out.Checkpointer):
         reader = self.get_storage_reader(found)
         if reader is None:
             return 0
-        packed = self._load_from(reader, state)
+        try:
+            group = self._peers.group_of_load()
+        except peers.NotTogether as error:
+            raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
+        packed = self._load_from(reader, state, group)
         self._tell_read(found)
         if packed is not None:
             self._restore_own(state, packed)
         return found.step
 
-    def _load_from(self, reader, state):
+    def _load_from(self, reader, state, group):
         """What is this rank's own comes back as it was packed; None where there is none."""
         known = reader.read_metadata().state_dict_metadata
         stepped = _stepped_in(state, known)
@@ -240,7 +249,7 @@ class Checkpointer(shared_out.Checkpointer):
                 loaded,
                 storage_reader=reader,
                 planner=_LoadPlanner(self.weights_only),
-                process_group=self._peers.group(),
+                process_group=group,
             )
             packed = loaded.pop(f"{_OWN}{self._here.rank}", None)
             for key, value in loaded.items():

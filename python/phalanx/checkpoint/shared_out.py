@@ -23,7 +23,7 @@ class Checkpointer(checkpointer.Checkpointer, abc.ABC):
         self._shared = None  # of who leads: the writer of what names the parts
         self._given = weakref.WeakSet()  # readers of what memory held: expire() is called before it may hold it no more
         super().__init__(*settings, **named_settings)
-        self._peers = peers.Peers(self._here)
+        self._peers = peers.Peers(self._here, self.directory)
 
     # What classes for one layout of parts change.
 

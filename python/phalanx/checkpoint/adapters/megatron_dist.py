@@ -25,6 +25,7 @@ from phalanx.checkpoint import dcp
 from phalanx.checkpoint.adapters import captured, megatron_layout, megatron_state, published
 from phalanx.checkpoint.formats import framed, zipped
 from phalanx.checkpoint.handle import SaveHandle
+from phalanx.checkpoint.ranks import peers
 
 COMMON, CONFIG = "common.pt", "metadata.json"
 _METADATA = ".metadata"
@@ -247,7 +248,11 @@ class Files(dcp.Checkpointer):
         except RuntimeError as error:
             why = str(error)
         fits = self._kept is not None and self._kept.fits(contents)
-        votes, group = torch.tensor([int(why is None), int(fits)]), self._peers_of_writers.group()
+        try:
+            group = self._peers_of_writers.group_of_save(step)
+        except peers.NotTogether as error:
+            return None, False, why or str(error)
+        votes = torch.tensor([int(why is None), int(fits)])
         if group is not None:
             torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MIN, group)
         has_begun, is_as_before = map(bool, votes.tolist())

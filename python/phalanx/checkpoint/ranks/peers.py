@@ -1,55 +1,126 @@
 """What the ranks of a job agree upon when they share a state out among them: over a process group of gloo's, so that no
 device is waited for. All ranks make the same calls in the same order."""
 
+import collections
+import datetime
 import pickle
+import secrets
 
 import torch
 import torch.distributed as dist
 
-from phalanx.checkpoint.ranks import place
+from phalanx.checkpoint.ranks import place, together
 
 SAME, CHANGED, FAILED = 0, 1, 2
+# How long ranks wait for each other at a save: less than the ten minutes of NCCL's watchdog, which would end one that
+# waits in a collective for another here.
+SAVE_S = 300
+LOAD_S = 1800  # at a load(), before which each may have read its part: as long as torch's own groups wait
+_GO = b"go"
+_RULE = "makes the same calls of save(), prepare() and load()"
 
 
 class NotTogether(Exception):
     """The ranks do not save the same; the text says why."""
 
 
+class _Vote:
+    """Of this rank in one all-reduce, and then of all. `work`: None until it is cast."""
+
+    def __init__(self, verdict, step):
+        self.values = torch.tensor([verdict, step, -step], dtype=torch.int64)
+        self.work = None
+
+    def fail(self):
+        if self.work is None:
+            self.values[0] = FAILED
+
+
 class Peers:
     """All ranks of the job. The group is made at the first use: init_process_group() comes before that."""
 
-    def __init__(self, here):
-        self._here = here
+    def __init__(self, here, name):
+        """`name`: the same on all ranks, and of no other Peers in use."""
+        self._here, self._name = here, name
         self._own_group = None
+        self._store = None  # of this group's ranks alone
+        self._votes = collections.deque()  # this rank's, the one it waits for first; more where it has given up before
+        self._decided = 0  # votes of which all ranks know the outcome
 
-    def group(self):
-        """None where this rank is the only one."""
+    def group_of_load(self):
+        """None where this rank is the only one. NotTogether where a rank does not come to it in time."""
+        return self._group("load()", LOAD_S)
+
+    def group_of_save(self, step):
+        """The same, of a save(), or of prepare(): of step 0."""
+        return self._group(f"save() or prepare() of step {step}", SAVE_S)
+
+    def _group(self, call, within_s):
         if self._own_group is None and self._here.world_size > 1:
             if not place.is_together():
                 raise RuntimeError(
                     "phalanx.checkpoint: the ranks plan together: call torch.distributed.init_process_group() first"
                 )
-            self._own_group = dist.new_group(backend="gloo")
+            self._meet(call, within_s)
+            group = dist.new_group(backend="gloo")
+            number = torch.tensor([secrets.randbits(62)])
+            dist.broadcast(number, 0, group=group)
+            job = dist.distributed_c10d._get_default_store()
+            self._store = dist.PrefixStore(f"phalanx.checkpoint/votes/{number.item()}", job)
+            self._own_group = group
         return self._own_group
 
+    def _meet(self, call, within_s):
+        """Who comes to a call that others have given up gives it up as well: at the next one all are there again."""
+        name = f"phalanx.checkpoint/peers/{self._here.epoch}/{self._name}/{call}"
+        meeting = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        try:
+            together.decide(meeting, self._here, within_s, f"come to {call}", _RULE)
+        except together.Apart as error:
+            raise NotTogether(str(error)) from None
+
     def vote(self, verdict, step):
-        """The worst verdict of all ranks. NotTogether where one has FAILED, or saves another step."""
-        if self.group() is None:
+        """The worst verdict of all ranks. NotTogether where one has FAILED, saves another step, or does not come."""
+        if self.group_of_save(step) is None:
             return verdict
-        votes = torch.tensor([verdict, step, -step], dtype=torch.int64)
-        dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.group())
-        worst, highest, lowest = votes[0].item(), votes[1].item(), -votes[2].item()
+        self._votes.append(_Vote(verdict, step))
+        while self._votes:
+            self._await(self._votes[0])
+            vote = self._votes.popleft()
+            self._decided += 1
+        worst, highest, lowest = vote.values[0].item(), vote.values[1].item(), -vote.values[2].item()
         if worst == FAILED and verdict != FAILED:
             raise NotTogether("another rank cannot save its state")
         if highest != lowest:
             raise NotTogether(f"the ranks save different steps, from {lowest} to {highest}")
+        if worst == CHANGED and self._settle(_GO.decode()) != _GO:
+            raise NotTogether("another rank has waited in vain for this one, and given this save up")
         return worst
+
+    def _await(self, vote):
+        """Until all ranks have cast theirs. Who has waited in vain casts the same number of votes all the same: the
+        one for which it waits is out, and later ones follow behind it, as failed."""
+        if vote.work is None:
+            vote.work = dist.all_reduce(vote.values, dist.ReduceOp.MAX, group=self._own_group, async_op=True)
+        try:
+            vote.work.wait(datetime.timedelta(seconds=SAVE_S))
+        except RuntimeError:
+            if vote.work.is_completed():
+                raise
+            self._votes[-1].fail()
+            if len(self._votes) == 1 and self._settle("given up", self._decided + 1) == _GO:
+                return vote.work.wait()  # the last one has come at this moment
+            raise NotTogether(f"not all ranks have come to this save within {SAVE_S} s: every rank {_RULE}") from None
+
+    def _settle(self, outcome, number=None):
+        """Of a vote behind which the ranks go on to plan together: what the first says of it, as bytes."""
+        return self._store.compare_set(f"votes/{number or self._decided}", "", outcome)
 
     def all_take(self, step, is_whole, sequence=0):
         """Whether all ranks have found their part of that step whole. NotTogether where they look at others, or at one
         that was stored as another (`sequence`)."""
         votes = torch.tensor([step, -step, sequence, -sequence, int(not is_whole)], dtype=torch.int64)
-        dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.group())
+        dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.group_of_load())
         highest, lowest, last, first, damaged = (sign * vote for sign, vote in zip((1, -1, 1, -1, 1), votes.tolist()))
         if highest != lowest:
             raise NotTogether(f"the ranks see different steps, {lowest} and {highest}: is the directory not the same?")
@@ -68,7 +139,7 @@ class Peers:
         """Each rank gives the part that it makes; rank 0 calls `arranged(parts)`, whose list has an answer for each
         rank. The answer to this rank. NotTogether where parts do not go together, or another rank could not make its
         part."""
-        if self.group() is None:
+        if self.group_of_save(0) is None:  # it is there already, but where something is only made ready
             return arranged([make_part()])[0]
         try:
             packed = pickle.dumps(make_part())
@@ -83,7 +154,7 @@ class Peers:
 
     def _exchange(self, packed, arranged):
         """`packed`: this rank's part, pickled."""
-        group, is_first = self.group(), self._here.rank == 0
+        group, is_first = self._own_group, self._here.rank == 0
         parts = [None] * self._here.world_size if is_first else None
         dist.gather_object(packed, parts, dst=0, group=group)
         mine = [None]

@@ -39,10 +39,7 @@ def meet(here, name, why=None):
     store = dist.PrefixStore(f"phalanx.checkpoint/{name}", dist.distributed_c10d._get_default_store())
     if why is not None:  # before it is here, and rank 0 decides that all are
         store.compare_set("decision", "", f"rank {here.rank}: {why}")
-    store.set(f"here/{here.rank}", b"1")
-    decision = _decide(store, here)
-    if decision != _GO:
-        raise Apart(decision.decode("utf-8", "replace"))
+    decide(store, here, MEET_S, "called save()", "saves the same steps")
     try:
         own = dist.PrefixStore(_new_name(here), store)
         return Group(here, dist.ProcessGroupGloo(own, here.rank, here.world_size, _EXCHANGE), own)
@@ -62,20 +59,25 @@ def _new_name(here):
     return str(name.item())
 
 
-def _decide(store, here):
-    """What the first of all says who knows: so no rank goes on to a group to which another does not come."""
+def decide(store, here, within_s, what, rule):
+    """Returns on all ranks, or raises Apart on all that come: what the first of all says who knows, so that no rank
+    goes on to a group to which another does not come. `what` has each rank done that comes, and every rank `rule`."""
     names = {rank: f"here/{rank}" for rank in range(here.world_size)}
+    store.set(names[here.rank], b"1")
     try:
         if here.rank == 0:
-            store.wait(list(names.values()), datetime.timedelta(seconds=MEET_S))
-            return store.compare_set("decision", "", _GO.decode())
-        store.wait(["decision"], datetime.timedelta(seconds=MEET_S + 5))
-        return store.get("decision")
+            store.wait(list(names.values()), datetime.timedelta(seconds=within_s))
+            decision = store.compare_set("decision", "", _GO.decode())
+        else:
+            store.wait(["decision"], datetime.timedelta(seconds=within_s + 5))
+            decision = store.get("decision")
     except RuntimeError:
         late = [str(rank) for rank, name in names.items() if not store.check([name])] or ["0"]
         who = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(late[:20])} have"
-        text = f"{who} not called save() within {MEET_S} s: every rank saves the same steps"
-        return store.compare_set("decision", "", text)
+        text = f"{who} not {what} within {within_s} s: every rank {rule}"
+        decision = store.compare_set("decision", "", text)
+    if decision != _GO:
+        raise Apart(decision.decode("utf-8", "replace"))
 
 
 class Group:

@@ -1,0 +1,67 @@
+"""States that ranks share out, which they save and load together: `what` rank 0 does alone. It "saves" the first step,
+or a "later" one, or one whose state is "changed", takes a "writer" for one, or "loads"; the others come behind it."""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from leaving import leave_group
+from phalanx.checkpoint import Storage, dcp, files
+from phalanx.checkpoint.ranks import peers
+from report import report
+
+parser = argparse.ArgumentParser()
+parser.add_argument("directory")
+parser.add_argument("what", choices=("all save", "saves", "later", "changed", "writer", "loads"))
+parser.add_argument("kind", choices=("dcp", "files"))
+options = parser.parse_args()
+
+WITHIN_S = 3
+
+
+def state_of(count):
+    values = {f"weight{number}": torch.full((1 << 10,), float(number)) for number in range(count)}
+    return {f"state_{dist.get_rank()}.pt": values} if options.kind == "files" else values
+
+
+def save(checkpointer, step, state, storage=Storage.MEMORY):
+    handle = checkpointer.save(step, state, storage)
+    kept = handle.wait_stored() if storage is Storage.DISK else handle.wait_committed()
+    report("saved", n=step, kept=kept, why=handle.why)
+
+
+def attempt(call, *arguments):
+    try:
+        call(*arguments)
+        report("called", why=None)
+    except RuntimeError as error:
+        report("called", why=str(error))
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    checkpointer = (dcp if options.kind == "dcp" else files).Checkpointer(options.directory)
+    state = state_of(2)
+    if options.what in ("all save", "later", "changed"):
+        save(checkpointer, 5, state, Storage.DISK)
+    if options.what == "changed":
+        state = {**state_of(5), f"more_{dist.get_rank()}": b"file" if options.kind == "files" else torch.ones(4)}
+    if options.what != "all save":
+        peers.SAVE_S = peers.LOAD_S = WITHIN_S
+        for is_mine in (dist.get_rank() == 0, dist.get_rank() != 0):
+            dist.barrier()
+            if is_mine and options.what == "loads":
+                attempt(checkpointer.load, state)
+            elif is_mine and options.what == "writer":
+                attempt(checkpointer.get_storage_writer, 10)
+            elif is_mine:
+                save(checkpointer, 10, state)
+        dist.barrier()
+        peers.SAVE_S = peers.LOAD_S = 300
+        save(checkpointer, 11, state)
+    dist.barrier()
+    leave_group()
+
+
+main()
