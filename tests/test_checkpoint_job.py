@@ -515,6 +515,25 @@ def test_memory_for_two_slots(job, directory, where):
     assert skipped == set(range(6, both_slots)), job.story()
 
 
+def test_what_saves_take_is_said_before_the_first_one(job, directory, tmp_path):
+    """When each rank of the node has its memory, and once; this job never saves."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch\n"
+        "from phalanx.checkpoint import Checkpointer\n"
+        f"ckpt = Checkpointer({str(directory)!r})\n"
+        "assert ckpt.prepare({'weights': torch.ones(1 << 20)}) is None\n"
+        "assert ckpt.prepare({'weights': torch.ones(1 << 21)}) is None\n"
+    )
+    node = job.standalone(script, nproc=2)
+    assert node.wait() == 0, job.story()
+    said = re.findall(
+        r"checkpoint: saves to (\S+) take (\d+) MiB of this node's /dev/shm, in 3 slots a writer", node.stderr
+    )
+    assert [where for where, _ in said] == [str(directory)]
+    assert int(said[0][1]) >= 2 * 3 * 4
+
+
 def test_no_memory_for_two_slots(job, directory):
     """No save comes to anything, each says what is missing, and the training ends well. Nothing dies of SIGBUS."""
     with_shm_of(job, SPARE + 20)

@@ -271,10 +271,21 @@ void CheckpointKeeper::OnPrepared(const Status& made, const ckpt::SlotPlan& plan
   } else {
     AnswerError(local_rank, packet.id, Message(made));
   }
+  if (AllArePrepared(packet.dir)) SayCost(packet.dir);
   if (!preparing_.empty()) PrepareNext();
 }
 
-// Once, with the first save that is committed: all ranks of the node have their slots then.
+bool CheckpointKeeper::AllArePrepared(const std::string& dir) const {
+  const auto prepared = prepared_.find(dir);
+  if (prepared == prepared_.end()) return false;
+  if (core_.FormOfDirectory(dir).shared && !prepared->second.contains(ckpt::kMainPageName)) return false;
+  for (int rank = 0; rank < options_.local_world_size; ++rank) {
+    if (!prepared->second.contains(PageName(rank))) return false;
+  }
+  return true;
+}
+
+// Once, when each rank of the node has slots; where not all need some, with the first save that is committed.
 void CheckpointKeeper::SayCost(const std::string& dir) {
   const auto prepared = prepared_.find(dir);
   if (prepared == prepared_.end()) return;

@@ -176,6 +176,7 @@ class CheckpointKeeper {
   void OnFetched(const FetchImages& action, const FetchedFiles& fetched);
   void PrepareNext();
   void OnPrepared(const Status& made, const checkpoint::SlotPlan& plan);
+  bool AllArePrepared(const std::string& dir) const;
   void SayCost(const std::string& dir);
   Status OpenPages(int local_rank, const OpenPacket& packet, std::string* own, std::string* main);
   void ReplaceSlots();
