@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "base/test_seeds.h"
+
 namespace phalanx::agent {
 namespace {
 
@@ -20,6 +22,13 @@ T Parsed(const std::string& json) {
     return T{};
   }
   return std::get<T>(*packet);
+}
+
+TEST(CheckpointWire, TakesTheSeedsOfItsFuzzer) {
+  for (const auto& [name, packet] : SeedsIn("agent/checkpoint/corpus")) {
+    const StatusOr<RankPacket> parsed = ParseRankPacket(packet);
+    EXPECT_TRUE(parsed.ok()) << name << ": " << parsed.status();
+  }
 }
 
 TEST(CheckpointWire, ReadsWhatRanksSay) {

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/test_seeds.h"
 
 namespace phalanx::agent {
 namespace {
@@ -53,6 +54,15 @@ TEST_F(BoardTest, HasTheLayoutOfItsFormat) {
   struct stat info {};
   ASSERT_EQ(fstat(file_.get(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST(BoardSlot, TakesTheSeedsOfItsFuzzer) {
+  for (const auto& [name, bytes] : SeedsIn("agent/workers/corpus/board_fuzzer")) {
+    EXPECT_EQ(bytes.size(), 192U) << name;
+    const BoardSlot slot = ParseBoardSlot(bytes.data(), bytes.size(), 1'000'000'000'000);
+    EXPECT_EQ(slot.pid, 4711) << name;
+    EXPECT_EQ(slot.started_ns == 0, name == "taken") << name;
+  }
 }
 
 TEST_F(BoardTest, ReadsWhatTheRankWrote) {

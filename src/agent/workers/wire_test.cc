@@ -9,6 +9,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/test_seeds.h"
+
 namespace phalanx::agent {
 namespace {
 
@@ -33,6 +35,23 @@ TEST(FrameReader, CutsAnyPiecesIntoMessages) {
       }
     }
     EXPECT_EQ(texts, (std::vector<std::string>{"{}", "", std::string(70'000, 'x')}));
+  }
+}
+
+TEST(FrameReader, TakesTheSeedsOfItsFuzzer) {
+  for (const auto& [name, bytes] : SeedsIn("agent/workers/corpus/wire_fuzzer")) {
+    FrameReader reader;
+    reader.Feed(bytes);
+    size_t taken = 0;
+    while (true) {
+      const auto text = reader.Next();
+      ASSERT_TRUE(text.ok()) << name << ": " << text.status();
+      if (!text->has_value()) break;
+      taken += 4 + (*text)->size();
+      const StatusOr<PeerMessage> message = ParsePeerMessage(**text);
+      EXPECT_TRUE(message.ok()) << name << ": " << message.status();
+    }
+    EXPECT_EQ(taken, bytes.size()) << name;
   }
 }
 

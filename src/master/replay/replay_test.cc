@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/test_seeds.h"
 #include "master/core/admit.h"
 #include "master/core/core.h"
 #include "master/core/test_hello.h"
@@ -15,6 +16,7 @@
 #include "master/replay/frames.h"
 #include "master/replay/player.h"
 #include "master/replay/start.h"
+#include "replay/log.h"
 #include "replay/text.h"
 
 namespace phalanx::master {
@@ -220,6 +222,45 @@ TEST(MasterReplay, EachActionIsTextWithAllThatItDoes) {
                        "remember, before what is sent",
                        "remember on the disk, before what is sent",
                    }));
+}
+
+// What master_replay_fuzzer begins with: the log of `job` as a recorder writes it.
+void ExpectSeed(const std::string& name, const Recorded& job) {
+  v1::ReplayFrame start;
+  *start.mutable_start() = job.start;
+  std::string log = replay::LogHeader() + replay::FrameBytes(start);
+  for (const v1::ReplayFrame& frame : job.frames) log += replay::FrameBytes(frame);
+  const std::string seed = SeedOf("master/replay/corpus", name, log);
+  StatusOr<replay::LogReader> reader = replay::LogReader::Open(seed);
+  ASSERT_TRUE(reader.ok()) << name << ": " << reader.status();
+  const StatusOr<std::unique_ptr<replay::Player>> player = PlayMaster(reader->start());
+  ASSERT_TRUE(player.ok()) << name << ": " << player.status();
+  size_t steps = 0;
+  for (;; ++steps) {
+    const auto step = reader->Next();
+    ASSERT_TRUE(step.ok()) << name << ": " << step.status();
+    if (!*step) break;
+    EXPECT_TRUE((*player)->Step((*step)->event).ok()) << name << ", step " << steps;
+  }
+  EXPECT_EQ(steps, job.frames.size() / 2) << name;
+  EXPECT_EQ(reader->torn_bytes(), 0U) << name;
+}
+
+TEST(MasterReplay, SeedsOfItsFuzzerAreReplayed) {
+  const Recorded life = Life(Start(5'000));
+  ExpectSeed("a_life", life);
+  v1::ReplayStart start = Start(900'000);
+  start.mutable_master()->set_snapshot(SaveState(life.state, life.now));
+  Recorded taken_up(start);
+  taken_up.now += 3;
+  taken_up.TakeUp();
+  taken_up.Attach(1, "one");
+  taken_up.WaitAndTick(60'000);
+  ExpectSeed("taken_up", taken_up);
+  Recorded alone(Start(5'000));
+  alone.Attach(1, "one");
+  alone.WaitAndTick(60'000);
+  ExpectSeed("nobody_else_comes", alone);
 }
 
 }  // namespace

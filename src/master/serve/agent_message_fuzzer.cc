@@ -1,8 +1,5 @@
 // What agents say, as bytes: any message in any order must leave a state that can be stepped, told, shown and restored.
-//
-// Input: steps of one byte, what it is about (low bits: one of four streams; high bits: how), and where it is a message
-// a second byte, its length, and the message. Among what is about no message, what the platform says.
-#include <algorithm>
+// Among it, what the platform says. Input: fuzzed_steps.h.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -17,39 +14,15 @@
 #include "master/core/platform.h"
 #include "master/core/test_hello.h"
 #include "master/journal/snapshot.h"
+#include "master/serve/fuzzed_steps.h"
 
 namespace phalanx::master {
 namespace {
 
-constexpr uint64_t kStreams = 4;
-constexpr uint8_t kOfPlatform = 0x20;
-
 class Fuzzed {
  public:
   void Run(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const auto head = static_cast<uint8_t>(bytes.front());
-      bytes.remove_prefix(1);
-      const uint64_t session = 1 + head % kStreams;
-      switch (head >> 6) {
-        case 0:
-          if ((head & kOfPlatform) != 0) {
-            HearPlatform(bytes);
-          } else {
-            Feed(AgentDetached{session, "its stream broke"});
-          }
-          break;
-        case 1:
-          now_ += 100 * (1 + (head >> 2 & 15));
-          Feed(Tick{});
-          break;
-        case 2:
-          Hear(session, WellMeantHello(session));
-          break;
-        default:
-          HearBytes(session, bytes);
-      }
-    }
+    while (!bytes.empty()) Take(TakeFuzzedStep(bytes));
     StatusOf(state_, now_);
     PHX_CHECK(ViewOf(state_, now_).IsInitialized(), "no view");
     const auto restored = RestoreState(SaveState(state_, now_), "job", now_);
@@ -57,20 +30,34 @@ class Fuzzed {
   }
 
  private:
-  void HearBytes(uint64_t session, std::string_view& bytes) {
-    if (bytes.empty()) return;
-    const auto length = std::min<size_t>(static_cast<uint8_t>(bytes.front()), bytes.size() - 1);
-    v1::AgentMessage message;
-    if (message.ParseFromArray(bytes.data() + 1, static_cast<int>(length))) Hear(session, message);
-    bytes.remove_prefix(1 + length);
+  void Take(const FuzzedStep& step) {
+    switch (step.kind) {
+      case FuzzedStep::Kind::kDetached:
+        return Feed(AgentDetached{step.session, "its stream broke"});
+      case FuzzedStep::Kind::kPlatformGone:
+        return Feed(PlatformGone{});
+      case FuzzedStep::Kind::kPlatformMessage:
+        return HearPlatform(step.message);
+      case FuzzedStep::Kind::kTick:
+        now_ += step.after_ms;
+        return Feed(Tick{});
+      case FuzzedStep::Kind::kHello:
+        return Hear(step.session, WellMeantHello(step.session));
+      case FuzzedStep::Kind::kAgentMessage:
+        return HearBytes(step.session, step.message);
+      case FuzzedStep::Kind::kNothing:
+        return;
+    }
   }
 
-  void HearPlatform(std::string_view& bytes) {
-    if (bytes.empty()) return Feed(PlatformGone{});
-    const auto length = std::min<size_t>(static_cast<uint8_t>(bytes.front()), bytes.size() - 1);
+  void HearBytes(uint64_t session, std::string_view bytes) {
+    v1::AgentMessage message;
+    if (message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) Hear(session, message);
+  }
+
+  void HearPlatform(std::string_view bytes) {
     v1::PlatformMessage message;
-    if (message.ParseFromArray(bytes.data() + 1, static_cast<int>(length))) Feed(SaidByPlatform(std::move(message)));
-    bytes.remove_prefix(1 + length);
+    if (message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) Feed(SaidByPlatform(std::move(message)));
   }
 
   // As the shell does: a stream begins with a Hello, and what is refused or dropped speaks no more.
@@ -91,7 +78,7 @@ class Fuzzed {
         PHX_CHECK(DetailJson(*record).front() == '{', "a detail that is no object");
       }
     }
-    PHX_CHECK(state_.nodes.size() <= kStreams, "more nodes than streams");
+    PHX_CHECK(state_.nodes.size() <= kFuzzedStreams, "more nodes than streams");
   }
 
   static v1::AgentMessage WellMeantHello(uint64_t session) {
