@@ -106,6 +106,22 @@ void Recall(Turn& turn, const v1::StartRound& live) {
                         SecondsText(job.back_by - turn.now)));
 }
 
+// Whether the ranks that a node says it has go between those of its neighbours, as far as these are known. Ranks with
+// holes would be a round that nobody has begun, and a journal that no later master takes up.
+bool RanksFit(const Round& round, const v1::Hello& hello, const v1::StartRound& live) {
+  const size_t at = live.group_rank();
+  const uint64_t end = uint64_t{live.rank_base()} + hello.local_world_size();
+  const Slot* before = at > 0 ? &round.slots[at - 1] : nullptr;
+  const Slot* behind = at + 1 < round.slots.size() ? &round.slots[at + 1] : nullptr;
+  if (before == nullptr && live.rank_base() != 0) return false;
+  if (behind == nullptr && end != round.world_size) return false;
+  if (before != nullptr && before->local_world_size > 0 &&
+      uint64_t{before->rank_base} + before->local_world_size != live.rank_base()) {
+    return false;
+  }
+  return behind == nullptr || behind->local_world_size == 0 || end == behind->rank_base;
+}
+
 // The place that waits for this node; null: none does.
 Slot* SlotOf(Turn& turn, const v1::Hello& hello, const v1::StartRound& live) {
   if (!turn.HasLiveRound() || live.term() != turn.job.round->term || live.epoch() != turn.job.round->epoch ||
@@ -114,6 +130,7 @@ Slot* SlotOf(Turn& turn, const v1::Hello& hello, const v1::StartRound& live) {
   Slot& slot = turn.job.round->slots[live.group_rank()];
   // One whose ranks had all ended well is waited for by nobody, and has its place all the same.
   if (!slot.away && (slot.session != 0 || !slot.AllDone())) return nullptr;
+  if (!RanksFit(*turn.job.round, hello, live)) return nullptr;
   const bool known = slot.local_world_size > 0;
   if (known && (slot.node_id != hello.node_id() || slot.local_world_size != hello.local_world_size())) return nullptr;
   return &slot;

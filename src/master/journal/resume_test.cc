@@ -64,6 +64,40 @@ TEST(ResumeEnd, TheDiskHasItBeforeAnybodyHears) {
   EXPECT_EQ(next.remembered, Remember::When::kSynced) << "what takes its place must be as sure";
 }
 
+// A master without a journal has the round from its agents. One that says otherwise than the others has no place in it:
+// the master to come would find a journal that contradicts itself.
+TEST(ResumePlaces, RanksThatDoNotFitAreNoPlace) {
+  JobFixture job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  job.AllStep();
+  const auto come = [&](const v1::Hello& last) {
+    Restarted next(job, false);
+    next.ComeBack(b);
+    const uint64_t session = next.Attach(last);
+    const auto restored = RestoreState(SaveState(next.state, next.now), "job", next.now);
+    EXPECT_TRUE(restored.ok()) << restored.status();
+    return next.told[session].holds.size();
+  };
+  v1::Hello hello = ComingBack(job.state, a);
+  EXPECT_EQ(come(hello), 0U);
+  hello.set_local_world_size(1);
+  EXPECT_EQ(come(hello), 1U) << "a rank is missing";
+  hello.set_local_world_size(2);
+  hello.mutable_live_round()->set_rank_base(1);
+  EXPECT_EQ(come(hello), 1U) << "nobody is rank 0";
+}
+
+TEST(ResumePlaces, TheFirstThatTellsOfARoundHasRanksThatFitToo) {
+  JobFixture job(1, 1);
+  v1::Hello hello = ComingBack(job.state, job.Attach("a"));
+  hello.mutable_live_round()->set_world_size(7);
+  Restarted next(job, false);
+  next.Attach(hello);
+  const auto restored = RestoreState(SaveState(next.state, next.now), "job", next.now);
+  EXPECT_TRUE(restored.ok()) << restored.status();
+}
+
 // A member that was lost goes before a newcomer, also where another master hears of its return.
 TEST(ResumePlaces, ALostMemberThatComesBackIsPreferred) {
   JobFixture job(2, 3);
