@@ -304,6 +304,11 @@ def test_another_user_of_the_machine_stays_outside(job):
         assert answers == ["answered", "closed"], (host, port, words)
     events = job.phalanx("events", f"--state-dir={job.folder / 'state0' / job.id}").stdout
     assert "it is user 65534's, and this job is user 0's" in events
+    asked = job.phalanx("status", f"--master=127.0.0.1:{job.port}", check=False)
+    assert asked.returncode == 1, asked.stdout
+    told = json.loads(job.phalanx("status", f"--state-dir={job.folder / 'state0' / job.id}", "--json").stdout)
+    assert told["refused_store_clients"] == 1 and "user 65534" in told["last_refused_store_client"], told
+    assert (told["refused_callers"], told["refused_admin"]) == (3, 1) and "the job is open" in told["last_refused"]
     job.stop()
     assert node.wait() == 0, job.story()
 

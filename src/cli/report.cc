@@ -200,6 +200,11 @@ std::string StatusText(const JobView& view, int64_t now_unix_ms, bool ranks) {
     out += fmt::format("{} caller{} turned away; the last: {}\n", s.refused_callers(),
                        s.refused_callers() == 1 ? "" : "s", Printable(s.last_refused()));
   }
+  if (s.refused_store_clients() > 0) {
+    out += fmt::format("{} client{} turned away by c10d stores; the last that was told of: {}\n",
+                       s.refused_store_clients(), s.refused_store_clients() == 1 ? "" : "s",
+                       Printable(s.last_refused_store_client()));
+  }
   out += fmt::format("{} agent{}{}\n", nodes.size(), nodes.size() == 1 ? "" : "s", Nodes(s));
   if (nodes.empty()) return out;
   std::vector<std::vector<std::string>> table = {{"NODE", "ADDRESS", "STATE", "GROUP RANK", "RANKS", "STEP", "SILENT"}};
@@ -258,6 +263,10 @@ std::string StatusJson(const JobView& view) {
     if (s.has_check()) json["check"] = CheckJson(s.check());
     json["refused_callers"] = s.refused_callers();
     if (s.refused_callers() > 0) json["last_refused"] = s.last_refused();
+    json["refused_admin"] = s.refused_admin();
+    json["refused_platform"] = s.refused_platform();
+    json["refused_store_clients"] = s.refused_store_clients();
+    if (s.refused_store_clients() > 0) json["last_refused_store_client"] = s.last_refused_store_client();
   }
   return Dump(json, 2);
 }

@@ -100,7 +100,7 @@ class Stepper {
       case v1::MasterMessage::kSuccessors:
         return OnSuccessors(m.successors());
       case v1::MasterMessage::kTellSteps:
-        return Do(TellSteps{Epoch(), m.tell_steps().ranks()}, "somebody looks at the job");
+        return Do(TellSteps{Epoch(), m.tell_steps().ranks(), StoreRefused()}, "somebody looks at the job");
       case v1::MasterMessage::kBeatHeard:
         return;  // a sign of life
       case v1::MasterMessage::kNotice:
@@ -297,7 +297,7 @@ class Stepper {
   void On(const Tick&) {
     if (now_ >= s_.next_beat) {
       s_.next_beat = now_ + s_.beat_interval_ms;
-      if (s_.attached) Do(SendBeat{Epoch()}, "the lease is renewed");
+      if (s_.attached) Do(SendBeat{Epoch(), StoreRefused()}, "the lease is renewed");
     }
     if (now_ >= s_.master_start_at) {
       s_.master_start_at = kNever;
@@ -324,6 +324,7 @@ class Stepper {
 
  private:
   uint64_t Epoch() const { return s_.round ? s_.round->epoch() : 0; }
+  uint64_t StoreRefused() const { return s_.round && Epoch() == s_.seen_epoch ? s_.store_refusals : 0; }
 
   void CountSilence() {
     s_.lost_since = now_;

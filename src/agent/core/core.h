@@ -29,7 +29,7 @@ constexpr int64_t kWaitingNoticeMs = 30'000;
 // A node that has not found its job by now says so: the endpoint may be wrong.
 constexpr int64_t kFirstNoticeMs = 2'000;
 // Clients that a store has turned away: so many are told of each store. A scanner must not fill the console.
-constexpr int kRefusalsTold = 8;
+constexpr uint64_t kRefusalsTold = 8;
 // Dialling again: at first after this, then ever later; and where the job's size is known, so that its nodes come back
 // soon after their master and a large job does not flood it.
 constexpr int64_t kReconnectFirstMs = 100;
@@ -160,14 +160,16 @@ struct Dial {  // open a stream there, and let go of what was open or dialled be
   std::string address;
   int64_t timeout_ms = 0;
 };
-struct HangUp {};      // end the stream that is open; LinkDown follows
-struct SendHello {};   // with the core's seen epoch and LiveRound
-struct SendBeat {      // with the board's steps; also tells the next store port
-  uint64_t epoch = 0;  // whose board that is
+struct HangUp {};              // end the stream that is open; LinkDown follows
+struct SendHello {};           // with the core's seen epoch and LiveRound
+struct SendBeat {              // with the board's steps; also tells the next store port
+  uint64_t epoch = 0;          // whose board that is
+  uint64_t store_refused = 0;  // as Beat has it
 };
 struct TellSteps {  // as SendBeat, to who looks
   uint64_t epoch = 0;
   bool ranks = false;  // and what each of them does
+  uint64_t store_refused = 0;
 };
 struct Send {
   v1::AgentMessage message;
@@ -317,8 +319,8 @@ struct CoreState {
   Instant give_up_at = kNever;          // groups that outlive SIGKILL
   Instant spares_at = kNever;
   bool any_warm = false;
-  std::string failed;      // who failed in `round`; empty: nobody
-  int store_refusals = 0;  // that the store of `seen_epoch` has told
+  std::string failed;           // who failed in `round`; empty: nobody
+  uint64_t store_refusals = 0;  // that the store of `seen_epoch` has told
   // What was reported of `round`: said again on a new stream, as its master may be another.
   std::vector<v1::WorkerExited> ended;
   std::optional<v1::FirstStep> first_step;

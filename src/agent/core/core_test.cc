@@ -636,7 +636,7 @@ TEST_F(AgentCore, TellsANewMasterWhatItsRanksDid) {
 TEST_F(AgentCore, TellsOfTheFirstClientsThatItsStoreRefuses) {
   Attach();
   RunRound(1);
-  for (int client = 1; client <= kRefusalsTold + 2; ++client) {
+  for (uint64_t client = 1; client <= kRefusalsTold + 2; ++client) {
     On(StoreRefusedClient{1, fmt::format("store refused client {}", client)});
     ASSERT_EQ(Sent(v1::AgentMessage::kStoreRefused), client <= kRefusalsTold) << client;
     EXPECT_EQ(Has<Say>(), client <= kRefusalsTold);
@@ -648,6 +648,13 @@ TEST_F(AgentCore, TellsOfTheFirstClientsThatItsStoreRefuses) {
       EXPECT_EQ(All<Say>().front().text, "store refused client 8; others are not told");
     }
   }
+  v1::MasterMessage look;
+  look.mutable_tell_steps();
+  On(FromMaster{look});
+  EXPECT_EQ(All<TellSteps>().front().store_refused, 10U) << "all are counted";
+  now_ += state_.beat_interval_ms;
+  On(Tick{});
+  EXPECT_EQ(All<SendBeat>().front().store_refused, 10U);
   On(FromMaster{Round(2)});
   On(StoreRefusedClient{1, "too late"});
   EXPECT_FALSE(Has<Say>());

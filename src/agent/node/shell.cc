@@ -309,6 +309,7 @@ void NodeAgent::Do(const SendBeat& action) {
   v1::AgentMessage message;
   v1::Beat& beat = *message.mutable_beat();
   beat.set_epoch(action.epoch);
+  beat.set_store_refused(action.store_refused);
   const std::vector<RankProgress> ranks = ReadRanks();
   FillBeat(ranks, MonotonicNs(), beat);
   if (config_.watches_ranks && MonotonicMs() >= paces_due_) {
@@ -322,6 +323,7 @@ void NodeAgent::Do(const TellSteps& action) {
   v1::AgentMessage message;
   v1::Beat& beat = *message.mutable_beat();
   beat.set_epoch(action.epoch);
+  beat.set_store_refused(action.store_refused);
   beat.set_asked_for(true);
   const std::vector<RankProgress> ranks = ReadRanks();
   FillBeat(ranks, MonotonicNs(), beat);

@@ -22,9 +22,15 @@ std::string Text(const Dial& action) {
 }
 std::string Text(const HangUp& /*action*/) { return "hang up"; }
 std::string Text(const SendHello& /*action*/) { return "send Hello"; }
-std::string Text(const SendBeat& action) { return fmt::format("send a beat of epoch {}", action.epoch); }
+std::string RefusedText(uint64_t store_refused) {
+  return store_refused == 0 ? "" : fmt::format(", whose store has turned away {}", store_refused);
+}
+std::string Text(const SendBeat& action) {
+  return fmt::format("send a beat of epoch {}{}", action.epoch, RefusedText(action.store_refused));
+}
 std::string Text(const TellSteps& action) {
-  return fmt::format("tell the steps of epoch {}{}", action.epoch, action.ranks ? ", of each rank" : "");
+  return fmt::format("tell the steps of epoch {}{}{}", action.epoch, RefusedText(action.store_refused),
+                     action.ranks ? ", of each rank" : "");
 }
 std::string Text(const Send& action) { return fmt::format("send {}", replay::OneLine(action.message)); }
 std::string Text(const OpenStore& action) {

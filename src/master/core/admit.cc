@@ -28,6 +28,9 @@ void Cut(std::string& text, size_t max) {
   text.resize(max);
 }
 
+// Of one store: what is added up stays a number.
+constexpr uint64_t kMaxRefused = uint64_t{1} << 40;
+
 int64_t BoundedStep(int64_t step) { return std::clamp<int64_t>(step, 0, kMaxStep); }
 
 int64_t Span(int64_t ms) { return std::clamp<int64_t>(ms, 0, kMaxSpanMs); }
@@ -233,6 +236,7 @@ void AdmitBeat(v1::Beat& beat) {
   beat.set_max_step(BoundedStep(beat.max_step()));
   beat.set_min_optimizer_steps(BoundedStep(beat.min_optimizer_steps()));
   beat.set_max_optimizer_steps(BoundedStep(beat.max_optimizer_steps()));
+  beat.set_store_refused(std::min(beat.store_refused(), kMaxRefused));
   beat.set_told_ranks(std::min(beat.told_ranks(), kMaxLocalWorldSize));
   if (static_cast<uint32_t>(beat.ranks_size()) > kMaxLocalWorldSize) beat.clear_ranks();
   for (v1::RankStatus& rank : *beat.mutable_ranks()) {

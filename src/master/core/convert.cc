@@ -79,6 +79,8 @@ v1::StatusReply StatusOf(const JobState& state, Instant now, bool ranks) {
     if (!node.left_out.empty()) wire.set_waits_because(node.left_out);
     if (wire.state() == "spare") wire.set_waits_because(state.left_over);
   }
+  reply.set_refused_store_clients(state.store_refused);
+  reply.set_last_refused_store_client(state.last_store_refused);
   for (v1::LeftOut& left_out : LeftOutNow(state.health, now)) *reply.add_left_out() = std::move(left_out);
   for (const auto& [name, dir] : state.checkpoints.dirs) AddCheckpoints(name, dir, now, reply);
   return reply;

@@ -46,6 +46,7 @@ bool Hear(Turn& turn, const Event& event) {
 void On(Turn& turn, uint64_t session, const v1::StoreRefused& refused) {
   const Node& node = turn.job.nodes.at(session);
   if (!turn.IsCurrent(refused.epoch()) || node.group_rank != 0) return;
+  turn.job.last_store_refused = refused.sentence();
   turn.Note("store-refused", NodeName(turn.job, node.hello), refused.sentence());
 }
 

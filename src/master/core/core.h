@@ -403,6 +403,9 @@ struct JobState {
   Instant refusals_since = kNever;
   int refusals = 0;
   // Running: why nodes wait although it has places left, as it was when the last one came. Empty: none does.
+  // Clients of the stores of this master's rounds that were turned away, and what one of the last was told.
+  uint64_t store_refused = 0;
+  std::string last_store_refused;
   std::string left_over;
 
   std::string reason;   // of the last decision about the job

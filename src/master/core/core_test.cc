@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "master/core/checks.h"
+#include "master/core/convert.h"
 #include "master/core/door.h"
 #include "master/core/job_fixture.h"
 #include "master/rules/lease.h"
@@ -1006,6 +1007,36 @@ TEST(Facts, WhatANodeTellsOfItsHardwareIsRecorded) {
   EXPECT_EQ(std::get<int64_t>(row.detail.at(4).second), 1);
   EXPECT_EQ(job.told[a].notices.size() + job.told[b].notices.size(), notices) << "nobody is told";
 }
+// A beat may be told twice, and a stream may break: nobody is counted twice.
+TEST(Store, HowManyWereTurnedAwayIsAddedUp) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  const auto tell = [&job](uint64_t session, uint64_t epoch, uint64_t refused) {
+    v1::Beat beat;
+    beat.set_epoch(epoch);
+    beat.set_store_refused(refused);
+    job.Say(session, beat);
+    return StatusOf(job.state, job.now, false).refused_store_clients();
+  };
+  const uint64_t first = job.Epoch();
+  EXPECT_EQ(tell(a, first, 0), 0U);
+  EXPECT_EQ(tell(a, first, 20), 20U);
+  EXPECT_EQ(tell(a, first, 20), 20U);
+  EXPECT_EQ(tell(b, first, 3), 23U) << "by its relay";
+  job.Kill(b, 0);
+  ASSERT_NE(job.Epoch(), first);
+  EXPECT_EQ(tell(a, first, 21), 23U) << "of no round that there is";
+  EXPECT_EQ(tell(a, job.Epoch(), 2), 25U) << "of another store";
+  const uint64_t many = tell(a, job.Epoch(), UINT64_MAX);
+  EXPECT_EQ(many, 23U + (uint64_t{1} << 40)) << "a number that nobody believes does not turn the sum over";
+  v1::StoreRefused refused;
+  refused.set_epoch(job.Epoch());
+  refused.set_sentence("store refused 10.0.0.7 port 4711: no member");
+  job.Say(a, refused);
+  EXPECT_EQ(StatusOf(job.state, job.now, false).last_refused_store_client(), refused.sentence());
+}
+
 
 TEST(Facts, OfAMinuteEachNodeHasFew) {
   Job job(2, 2);

@@ -91,6 +91,9 @@ void On(Turn& turn, uint64_t session, const v1::Beat& beat) {
   if (!live) return;
   Slot& slot = turn.job.round->slots[static_cast<size_t>(node.group_rank)];
   Confirm(turn, slot);
+  if (beat.store_refused() > slot.store_refused) {
+    turn.job.store_refused += beat.store_refused() - std::exchange(slot.store_refused, beat.store_refused());
+  }
   if (beat.paces_size() > 0) OnPaces(turn, slot, beat);
   if (beat.max_step() <= 0) return;
   MarkStepped(turn);

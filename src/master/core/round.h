@@ -34,11 +34,12 @@ struct Slot {
   // No stream, but it may still run its workers: nobody has had the time to tell. Its other fields are empty where the
   // round is known from other members alone.
   bool away = false;
-  bool safe = false;       // while a rescale is announced: its ranks are at their safe point, or want none
-  bool answered = false;   // ... and it has told how far they are. Round::SetSafe, SetAnswered change both
-  bool leaving = false;    // its node has said that it goes, and waits for the others' safe point
-  bool left = false;       // its node has gone on purpose, and waits for nothing
-  bool confirmed = false;  // its node has said that it knows of the round
+  bool safe = false;           // while a rescale is announced: its ranks are at their safe point, or want none
+  bool answered = false;       // ... and it has told how far they are. Round::SetSafe, SetAnswered change both
+  bool leaving = false;        // its node has said that it goes, and waits for the others' safe point
+  bool left = false;           // its node has gone on purpose, and waits for nothing
+  bool confirmed = false;      // its node has said that it knows of the round
+  uint64_t store_refused = 0;  // as its last beat has it
 
   bool AllDone() const { return local_world_size > 0 && done.size() == local_world_size; }
 };

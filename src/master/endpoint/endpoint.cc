@@ -51,7 +51,7 @@ Status Endpoint::Start() {
 }
 
 void Endpoint::Refused(const std::string& sentence) {
-  refusals_.Add(sentence);
+  refusals_.Add(Refusals::Door::kEndpoint, sentence);
   const Instant now = MonotonicMs();
   if (verbose_ && now - refusals_since_ >= kRefusalsWithinMs) {
     refusals_since_ = now;

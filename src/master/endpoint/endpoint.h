@@ -42,7 +42,7 @@ class Endpoint {
   void Proved(const std::string& grpc_peer) { door_->Proved(PeerHostPort(grpc_peer)); }
   const Refusals& refusals() const { return refusals_; }
   // Somebody was turned away behind this door.
-  void CountRefused(const std::string& sentence) { refusals_.Add(sentence); }
+  void CountRefused(Refusals::Door door, const std::string& sentence) { refusals_.Add(door, sentence); }
 
   // After each step of the core: a round may have begun, or ended.
   void Follow(const JobState& state);

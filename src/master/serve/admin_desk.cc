@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/grpc_peer.h"
 #include "master/core/convert.h"
 #include "master/serve/shell_decisions.h"
 #include "wire/admin_call.h"
@@ -44,6 +45,18 @@ void AdminDesk::Offer(grpc::ServerCompletionQueue& queue, Endpoint& endpoint, st
 }
 
 grpc::Status AdminDesk::Admit(const wire::Caller& caller, const std::string& job_id) const {
+  grpc::Status allowed = WhyNot(caller, job_id);
+  if (!allowed.ok()) CountRefused(caller, allowed);
+  return allowed;
+}
+
+void AdminDesk::CountRefused(const wire::Caller& caller, const grpc::Status& why) const {
+  if (endpoint_ == nullptr) return;
+  endpoint_->CountRefused(Refusals::Door::kAdmin, fmt::format("{} asked of the job, and was refused: {}",
+                                                              PeerHostPort(caller.peer), why.error_message()));
+}
+
+grpc::Status AdminDesk::WhyNot(const wire::Caller& caller, const std::string& job_id) const {
   if (caller.role && endpoint_ != nullptr) endpoint_->Proved(caller.peer);
   const std::string busy = WhyNoAnswer(calls_ - kKindsOfCalls);
   if (!busy.empty()) return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, busy);
@@ -118,6 +131,8 @@ grpc::Status AdminDesk::FillStatus(Instant now, bool ranks, bool check, grpc::By
   if (endpoint_ != nullptr) {
     const Refusals::Told refused = endpoint_->refusals().Get();
     status.set_refused_callers(refused.count);
+    status.set_refused_admin(refused.admin);
+    status.set_refused_platform(refused.platform);
     status.set_last_refused(refused.last);
   }
   bool owned = false;
@@ -139,9 +154,12 @@ grpc::Status AdminDesk::AnswerLetIn(const wire::Caller& caller, const v1::LetInR
   grpc::Status allowed = Admit(caller, request.job_id());
   if (!allowed.ok()) return allowed;
   if (caller.role != wire::Role::kOperator) {
-    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
-                        fmt::format("the certificate's role is {}: who changes the job needs one of the role operator",
-                                    wire::NameOf(*caller.role)));
+    allowed =
+        grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                     fmt::format("the certificate's role is {}: who changes the job needs one of the role operator",
+                                 wire::NameOf(*caller.role)));
+    CountRefused(caller, allowed);
+    return allowed;
   }
   for (const Machine& machine : LeftOutMachines(job_.health, request.node(), now)) {
     reply.add_nodes(job_.health.left_out.at(machine).node);

@@ -58,7 +58,10 @@ class AdminDesk {
       v1::Admin::WithAsyncMethod_Events<v1::Admin::WithAsyncMethod_LetIn<v1::Admin::Service>>>;
   static constexpr int kKindsOfCalls = 3;  // one of each is waited for
 
+  // Who may not ask is counted.
   grpc::Status Admit(const wire::Caller& caller, const std::string& job_id) const;
+  grpc::Status WhyNot(const wire::Caller& caller, const std::string& job_id) const;
+  void CountRefused(const wire::Caller& caller, const grpc::Status& why) const;
   grpc::Status FillStatus(Instant now, bool ranks, bool check, grpc::ByteBuffer& reply) const;
   // The reply that is kept for a while.
   grpc::Status Remake(Instant now);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/grpc_peer.h"
 #include "master/core/platform.h"
 
 namespace phalanx::master {
@@ -38,11 +39,20 @@ void PlatformDesk::OnAccepted(wire::PlatformStream& stream) {
   const bool busy = streams_.size() > kMaxPlatformStreams;
   OfferOne();
   if (stream.role() != wire::Role::kPlatform) {
-    return stream.Finish(grpc::Status(
-        grpc::StatusCode::PERMISSION_DENIED,
-        "a platform shows a certificate of the role platform (docs/formats/credentials.md); this connection has none"));
+    return Refuse(stream, grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                                       "a platform shows a certificate of the role platform "
+                                       "(docs/formats/credentials.md); this connection has none"));
   }
-  if (busy) stream.Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many platforms are here"));
+  if (busy) Refuse(stream, grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many platforms are here"));
+}
+
+void PlatformDesk::Refuse(wire::PlatformStream& stream, const grpc::Status& why) {
+  if (why.error_code() != grpc::StatusCode::UNAVAILABLE) {  // else it comes again, and is right to
+    endpoint_->CountRefused(Refusals::Door::kPlatform,
+                            fmt::format("{} would be the job's platform, and was refused: {}",
+                                        PeerHostPort(stream.peer()), why.error_message()));
+  }
+  stream.Finish(why);
 }
 
 grpc::Status PlatformDesk::Admit(const v1::PlatformMessage& first) const {
@@ -65,7 +75,7 @@ void PlatformDesk::OnMessage(wire::PlatformStream& stream, v1::PlatformMessage m
   if (queue_ == nullptr) return;
   if (!stream.greeted()) {
     const grpc::Status allowed = Admit(message);
-    if (!allowed.ok()) return stream.Finish(allowed);
+    if (!allowed.ok()) return Refuse(stream, allowed);
     stream.set_greeted();
     const auto before = streams_.find(attached_);
     attached_ = stream.id();

@@ -49,6 +49,8 @@ class PlatformDesk final : public wire::PlatformStreamOwner {
   void OfferOne();
   // Why it may not attach; OK: it may.
   grpc::Status Admit(const v1::PlatformMessage& first) const;
+  // Turns it away.
+  void Refuse(wire::PlatformStream& stream, const grpc::Status& why);
   // It counts no more.
   void Forget();
 

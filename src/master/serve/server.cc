@@ -464,6 +464,7 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
   if (!role && !MayHerald(state_, message.hello())) {
     endpoint_->CountRefused(
         fmt::format("one at {} tells of another master, and is no node of this one", session.peer()));
+        Refusals::Door::kEndpoint,
     return Tell(session.id(), RefusedFor("only a node of this job may tell of another master"));
   }
   Feed(AttachedOf(session.id(), message, PeerAddress(session.peer())));
@@ -471,7 +472,8 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
   if (state_.nodes.contains(session.id()) || state_.candidacy || message.hello().only_tells()) {
     attendance_.any_agent = true;
   } else {
-    endpoint_->CountRefused(fmt::format("a node at {} was refused: phalanx events says why", session.peer()));
+    endpoint_->CountRefused(Refusals::Door::kEndpoint,
+                            fmt::format("a node at {} was refused: phalanx events says why", session.peer()));
   }
 }
 

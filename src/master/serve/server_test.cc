@@ -23,6 +23,7 @@
 #include "master/record/record.h"
 #include "master/serve/test_agent.h"
 #include "phalanx/v1/admin.grpc.pb.h"
+#include "phalanx/v1/platform.grpc.pb.h"
 #include "wire/link_fault.h"
 
 namespace phalanx::master {
@@ -76,6 +77,20 @@ class Server {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     if constexpr (std::is_same_v<Request, v1::StatusRequest>) return stub->Status(&context, request, reply);
     if constexpr (std::is_same_v<Request, v1::EventsRequest>) return stub->Events(&context, request, reply);
+    if constexpr (std::is_same_v<Request, v1::LetInRequest>) return stub->LetIn(&context, request, reply);
+  }
+  // How it is answered.
+  grpc::Status ComeAsPlatform(wire::Role role, const std::string& job_id = "job") const {
+    const auto stub = v1::PlatformLink::NewStub(*wire::TestCredentials(role).Dial(address_, {}));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    const auto stream = stub->Attach(&context);
+    v1::PlatformMessage hello;
+    hello.mutable_hello()->set_job_id(job_id);
+    stream->Write(hello);
+    v1::JobView view;
+    while (stream->Read(&view)) stream->WritesDone();
+    return stream->Finish();
   }
 
  private:
@@ -442,6 +457,31 @@ TEST(Server, OfAnOpenJobNodesComeInClearAndLearnNothingElse) {
   const grpc::Status denied = server.Ask(of_another, &status);
   EXPECT_EQ(denied.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(denied.error_message(), "this master serves another job than the one that was asked for");
+}
+
+// Behind the endpoint, which has let them in: who asks what it may not, and who would be the job's platform.
+TEST(Server, CountsWhomItTurnsAwayAtEachDoor) {
+  Server server;
+  v1::StatusRequest of_another;
+  of_another.set_job_id("another");
+  v1::StatusRequest fresh;
+  fresh.set_check(true);  // no reply that is kept for a while
+  v1::StatusReply status;
+  v1::LetInReply let_in;
+  EXPECT_FALSE(server.Ask(of_another, &status).ok());
+  EXPECT_FALSE(server.Ask(v1::LetInRequest(), &let_in).ok()) << "it is a viewer";
+  ASSERT_TRUE(server.Ask(fresh, &status).ok());
+  EXPECT_EQ(status.refused_admin(), 2U);
+  EXPECT_EQ(status.refused_callers(), 2U);
+  EXPECT_THAT(status.last_refused(), HasSubstr("asked of the job, and was refused: the certificate's role is viewer"));
+
+  EXPECT_EQ(server.ComeAsPlatform(wire::Role::kAgent).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(server.ComeAsPlatform(wire::Role::kPlatform, "another").error_code(), grpc::StatusCode::NOT_FOUND);
+  ASSERT_TRUE(server.Ask(fresh, &status).ok());
+  EXPECT_EQ(status.refused_platform(), 2U);
+  EXPECT_EQ(status.refused_admin(), 2U);
+  EXPECT_EQ(status.refused_callers(), 4U);
+  EXPECT_THAT(status.last_refused(), HasSubstr("would be the job's platform, and was refused: this master serves"));
 }
 
 TEST(Server, TellsStatusAndEventsToWhoHasTheToken) {
