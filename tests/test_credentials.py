@@ -313,6 +313,23 @@ def test_another_user_of_the_machine_stays_outside(job):
     assert node.wait() == 0, job.story()
 
 
+def test_an_open_job_takes_spares_only_from_its_own_machines(make_network, make_job):
+    """A stranger has no place that --nnodes has not, and waits for none; who comes from a machine of the job does
+    (test_more_nodes_than_max_are_spares)."""
+    job = make_job(make_network(3))
+    job.endpoint_host = job.network.address(0)
+    nodes = [job.node(index, "light_steps.py", nnodes="1:2") for index in (0, 1)]
+    job.wait_world(2)
+    stranger = job.node(2, "light_steps.py", nnodes="1:2")
+    assert stranger.wait() == 1
+    assert f"all 2 places of job '{job.id}' are taken, and it is open" in stranger.stderr
+    job.stop()
+    assert [node.wait() for node in nodes] == [0, 0], job.story()
+    told = job.phalanx("events", f"--state-dir={job.folder / 'state0' / job.id}", "--json").stdout
+    (refused,) = [row for row in map(json.loads, told.splitlines()) if row["kind"] == "node-refused"]
+    assert "it is open" in refused["reason"] and job.network.address(2) in json.dumps(refused), refused
+
+
 def test_require_token_refuses_to_run_open(job, token):
     flags = ["--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-backend=c10d", "--require-token"]
     refused = job.run(*flags, "light_steps.py")

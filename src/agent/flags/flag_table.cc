@@ -494,7 +494,7 @@ constexpr FlagRow kTable[] = {
     // torchrun: acted upon.
     {"--nnodes", kOne, "N|MIN:MAX", kPet, kTorch, kBetter, G::kJob,
      "number of nodes, or a range for an elastic job, which starts as soon as MIN are there (default 1); more nodes "
-     "than MAX wait as spares",
+     "than MAX wait as spares (docs/security.md says where)",
      HandleNnodes, nullptr},
     {"--nproc-per-node", kOne, "N|WORD", kPet, kTorch, kSame, G::kJob,
      "workers per node: a number, cpu, gpu, xpu or auto (the accelerators there are, else the CPUs); default 1",

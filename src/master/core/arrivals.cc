@@ -120,7 +120,8 @@ void Welcome(Turn& turn, const AgentAttached& e) {
 }
 
 // The first few of a minute.
-void NoteRefusal(Turn& turn, const v1::Hello& hello, const std::string& why) {
+void NoteRefusal(Turn& turn, const AgentAttached& e, const std::string& why) {
+  const v1::Hello& hello = e.hello();
   JobState& job = turn.job;
   if (job.refusals_since == kNever || turn.now - job.refusals_since >= kRefusalsWithinMs) {
     job.refusals_since = turn.now;
@@ -129,7 +130,8 @@ void NoteRefusal(Turn& turn, const v1::Hello& hello, const std::string& why) {
   if (++job.refusals > kRefusalsNoted) return;
   const std::string node = hello.hostname().size() <= kMaxNameBytes ? hello.hostname() : "";
   const bool last = job.refusals == kRefusalsNoted;
-  turn.Note("node-refused", node, last ? why + "; further ones within this minute are not told" : why);
+  turn.Note("node-refused", node, last ? why + "; further ones within this minute are not told" : why, -1,
+            {{"address", e.peer_address}});
 }
 
 }  // namespace
@@ -139,7 +141,7 @@ void On(Turn& turn, const AgentAttached& e) {
   if (StepsAside(turn, e) || IsHerald(job, e.hello())) return;
   if (const std::optional<v1::Refused> refused = Refusal(job, e)) {
     const std::string& why = refused->sentence();
-    NoteRefusal(turn, e.hello(), why);
+    NoteRefusal(turn, e, why);
     return turn.Send(e.session, MessageOf(*refused), why);
   }
   if (KnowsBetter(turn, e)) return;

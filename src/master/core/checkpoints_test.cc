@@ -890,6 +890,23 @@ TEST_F(LendingTest, ANodeThatHoldsNothingReadsWhatAllRanksShare) {
   EXPECT_EQ(Elsewhere(orders.at(b_)), "-1: 71") << "its ranks were not there, and have nothing of their own";
 }
 
+// As of an open job: who came to wait as a spare has no part in the round's memory, on either side.
+TEST_F(LendingTest, WhoIsNoMemberIsToldNoKeyAndLendsNothing) {
+  const uint64_t spare = job_.Attach("spare");
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}, true, 2, kDdpForm, true}}, {}, kPortOfA);
+  Hold(b_, {});
+  Hold(spare, {{1, 10, {0, 1}, true, 2, kDdpForm, true}}, {}, 73);
+  AskRestore(spare);
+  AskRestore(b_);
+  FoundOnDisk(-1);
+  const auto orders = Orders(Order::kRestore);
+  EXPECT_FALSE(orders.contains(spare));
+  EXPECT_EQ(Elsewhere(orders.at(b_)), "-1: 71");
+  AskRestore(spare);
+  EXPECT_TRUE(job_.orders.empty());
+}
+
 TEST_F(LendingTest, RanksThatAreOnAnotherNodeNowFindTheirImages) {
   const auto orders = Restored({{1, 10, {2, 3}}}, {{1, 10, {0, 1}}});
   EXPECT_EQ(Elsewhere(orders.at(a_)), "0: 72, 1: 72");

@@ -323,6 +323,7 @@ struct JobState {
 
   std::string job_id;
   bool any_job_id = false;   // its nodes may call it as they like
+  bool open = false;         // they need not prove that they belong to it
   std::string master_id;     // of this process, for its Welcome
   uint64_t incarnation = 1;  // which process of this master it is
   // Other nodes may take the job up: rounds need most of the last world. False: nobody else can, and nobody is asked.
@@ -402,10 +403,10 @@ struct JobState {
   // Refusals in the record since then; each may come again every second, from every node of another job.
   Instant refusals_since = kNever;
   int refusals = 0;
-  // Running: why nodes wait although it has places left, as it was when the last one came. Empty: none does.
   // Clients of the stores of this master's rounds that were turned away, and what one of the last was told.
   uint64_t store_refused = 0;
   std::string last_store_refused;
+  // Running: why nodes wait although it has places left, as it was when the last one came. Empty: none does.
   std::string left_over;
 
   std::string reason;   // of the last decision about the job

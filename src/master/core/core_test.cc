@@ -745,6 +745,38 @@ TEST(Membership, NodesTrainInUnits) {
   EXPECT_EQ(job.Epoch(), 0U);  // one of two: held
 }
 
+// Of an open job: a stranger must not wait for the rank of the next node that is lost.
+TEST(Door, AnOpenJobTakesNoSparesFromElsewhere) {
+  Job job(1, 2);
+  job.state.open = true;
+  uint64_t sessions = 100;
+  const auto come = [&](const std::string& name, const std::string& peer) {
+    job.Send(AttachedOf(++sessions, FirstMessage(job.Info(name), 20'000), peer));
+    return sessions;
+  };
+  const uint64_t a = come("a", "10.0.0.1");
+  const uint64_t b = come("b", "10.0.0.2");
+  ASSERT_TRUE(job.told[a].welcome);
+  ASSERT_TRUE(job.told[b].welcome) << "a place of --nnodes that nobody has";
+  const std::string said = job.told[come("stranger", "10.0.0.66")].refused;
+  EXPECT_THAT(said, HasSubstr("all 2 places of job 'job' are taken, and it is open"));
+  EXPECT_FALSE(job.told[come("nobody knows from where", "")].welcome);
+  EXPECT_TRUE(job.told[come("spare", "10.0.0.2")].welcome) << "its machine has a node";
+
+  job.Pass(1'000);
+  job.Detach(b);
+  job.Pass(60'000);
+  const uint64_t stranger = come("stranger", "10.0.0.66");
+  EXPECT_FALSE(job.told[stranger].welcome) << "the spare has the place";
+  EXPECT_TRUE(job.told[come("b", "10.0.0.3")].welcome) << "it was one of them";
+  job.Detach(a);
+  job.Pass(60'000);
+
+  Job closed(1, 1);
+  closed.Attach("a");
+  EXPECT_TRUE(closed.told[closed.Attach("spare")].welcome);
+}
+
 TEST(Door, UnitsMustFit) {
   Job job(2, 4, std::nullopt, 2);
   v1::Hello odd = job.Info("odd");
@@ -975,6 +1007,36 @@ TEST(Store, WhoWasTurnedAwayIsRecordedAsItsHolderSays) {
   EXPECT_EQ(job.Records("store-refused").size(), 1U) << "of no round that there is";
 }
 
+// A beat may be told twice, and a stream may break: nobody is counted twice.
+TEST(Store, HowManyWereTurnedAwayIsAddedUp) {
+  Job job(2, 2);
+  const uint64_t a = job.Attach("a");
+  const uint64_t b = job.Attach("b");
+  const auto tell = [&job](uint64_t session, uint64_t epoch, uint64_t refused) {
+    v1::Beat beat;
+    beat.set_epoch(epoch);
+    beat.set_store_refused(refused);
+    job.Say(session, beat);
+    return StatusOf(job.state, job.now, false).refused_store_clients();
+  };
+  const uint64_t first = job.Epoch();
+  EXPECT_EQ(tell(a, first, 0), 0U);
+  EXPECT_EQ(tell(a, first, 20), 20U);
+  EXPECT_EQ(tell(a, first, 20), 20U);
+  EXPECT_EQ(tell(b, first, 3), 23U) << "by its relay";
+  job.Kill(b, 0);
+  ASSERT_NE(job.Epoch(), first);
+  EXPECT_EQ(tell(a, first, 21), 23U) << "of no round that there is";
+  EXPECT_EQ(tell(a, job.Epoch(), 2), 25U) << "of another store";
+  const uint64_t many = tell(a, job.Epoch(), UINT64_MAX);
+  EXPECT_EQ(many, 23U + (uint64_t{1} << 40)) << "a number that nobody believes does not turn the sum over";
+  v1::StoreRefused refused;
+  refused.set_epoch(job.Epoch());
+  refused.set_sentence("store refused 10.0.0.7 port 4711: no member");
+  job.Say(a, refused);
+  EXPECT_EQ(StatusOf(job.state, job.now, false).last_refused_store_client(), refused.sentence());
+}
+
 TEST(Console, ItsLossIsRecordedOnceForEachStream) {
   Job job(1, 1);
   const uint64_t a = job.Attach("a");
@@ -1007,36 +1069,6 @@ TEST(Facts, WhatANodeTellsOfItsHardwareIsRecorded) {
   EXPECT_EQ(std::get<int64_t>(row.detail.at(4).second), 1);
   EXPECT_EQ(job.told[a].notices.size() + job.told[b].notices.size(), notices) << "nobody is told";
 }
-// A beat may be told twice, and a stream may break: nobody is counted twice.
-TEST(Store, HowManyWereTurnedAwayIsAddedUp) {
-  Job job(2, 2);
-  const uint64_t a = job.Attach("a");
-  const uint64_t b = job.Attach("b");
-  const auto tell = [&job](uint64_t session, uint64_t epoch, uint64_t refused) {
-    v1::Beat beat;
-    beat.set_epoch(epoch);
-    beat.set_store_refused(refused);
-    job.Say(session, beat);
-    return StatusOf(job.state, job.now, false).refused_store_clients();
-  };
-  const uint64_t first = job.Epoch();
-  EXPECT_EQ(tell(a, first, 0), 0U);
-  EXPECT_EQ(tell(a, first, 20), 20U);
-  EXPECT_EQ(tell(a, first, 20), 20U);
-  EXPECT_EQ(tell(b, first, 3), 23U) << "by its relay";
-  job.Kill(b, 0);
-  ASSERT_NE(job.Epoch(), first);
-  EXPECT_EQ(tell(a, first, 21), 23U) << "of no round that there is";
-  EXPECT_EQ(tell(a, job.Epoch(), 2), 25U) << "of another store";
-  const uint64_t many = tell(a, job.Epoch(), UINT64_MAX);
-  EXPECT_EQ(many, 23U + (uint64_t{1} << 40)) << "a number that nobody believes does not turn the sum over";
-  v1::StoreRefused refused;
-  refused.set_epoch(job.Epoch());
-  refused.set_sentence("store refused 10.0.0.7 port 4711: no member");
-  job.Say(a, refused);
-  EXPECT_EQ(StatusOf(job.state, job.now, false).last_refused_store_client(), refused.sentence());
-}
-
 
 TEST(Facts, OfAMinuteEachNodeHasFew) {
   Job job(2, 2);

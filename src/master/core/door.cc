@@ -171,6 +171,32 @@ Sentence CheckSpec(const JobState& state, const v1::Hello& hello) {
   return std::nullopt;
 }
 
+bool HasNodeAt(const JobState& state, const std::string& peer_address) {
+  return std::ranges::any_of(state.nodes, [&peer_address](const auto& entry) {
+    return !peer_address.empty() && entry.second.peer_address == peer_address;
+  });
+}
+
+// Where nobody proves that it belongs to the job, who is not needed is not let in: a spare would be given the rank, and
+// the memory, of the next node that is lost. Not meant are machines that have a node of the job, or have had it, as far
+// as this master knows: it knows too little while it waits for the nodes of one before it.
+Sentence CheckOpenPlaces(const JobState& state, const AgentAttached& attached) {
+  if (!state.open || !state.spec || state.back_by != kNever || state.phase == Phase::kFinished) return std::nullopt;
+  const size_t away = state.round ? state.round->away : 0;
+  if (state.nodes.size() + away < state.spec->max_nodes()) return std::nullopt;
+  const std::string& node_id = attached.hello().node_id();
+  if (state.session_of.contains(node_id) || state.lost_places.contains(node_id)) return std::nullopt;
+  if (IsMember(state, attached.hello())) return std::nullopt;
+  const auto taken = std::ranges::count_if(
+      state.nodes, [](const auto& entry) { return !entry.second.leaving && entry.second.left_out.empty(); });
+  if (static_cast<size_t>(taken) + away < state.spec->max_nodes()) return std::nullopt;
+  if (HasNodeAt(state, attached.peer_address)) return std::nullopt;
+  return fmt::format(
+      "all {} places of job '{}' are taken, and it is open: it takes spares only from machines that have a node of it. "
+      "Start this node when one has gone, or give all nodes the same token (--job-token-file)",
+      state.spec->max_nodes(), state.job_id);
+}
+
 Sentence CheckPlace(const JobState& state, const v1::Hello& hello) {
   const auto wanting = state.session_wanting.find(hello.node_rank_wanted());
   if (hello.node_rank_wanted() >= 0 && wanting != state.session_wanting.end()) {
@@ -196,6 +222,7 @@ Sentence CheckHello(const JobState& state, const AgentAttached& attached) {
   if (Sentence no = CheckAddresses(hello, attached.message.next_store_port())) return no;
   if (Sentence no = CheckSpec(state, hello)) return no;
   if (Sentence no = CheckKind(state, hello)) return no;
+  if (Sentence no = CheckOpenPlaces(state, attached)) return no;
   return CheckPlace(state, hello);
 }
 

@@ -23,6 +23,7 @@ void TakeItsPlace(JobState& state, const v1::MasterStart& master, Instant now) {
   state.term = std::max(state.term, master.term());
   state.succession = master.succession();
   state.any_job_id = master.any_job_id();
+  state.open = master.open();
   if (master.has_epoch()) state.epoch = master.epoch();
   state.at_endpoint = master.at_endpoint();
   if (state.at_endpoint) state.voters.CountEnded();

@@ -203,6 +203,7 @@ Status MasterServer::Impl::Listen() {
   start.set_before_broke(options_.before_broke);
   start.set_await_platform_ms(options_.await_platform_ms);
   start.set_any_job_id(options_.any_job_id);
+  start.set_open(options_.plain_nodes || !options_.credentials.given());
   if (options_.epoch) start.set_epoch(*options_.epoch);
   TakeItsPlace(state_, start, replay_start_.now_ms());
   PHX_RETURN_IF_ERROR(OpenReplayLog());
@@ -463,8 +464,8 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
   }
   if (!role && !MayHerald(state_, message.hello())) {
     endpoint_->CountRefused(
-        fmt::format("one at {} tells of another master, and is no node of this one", session.peer()));
         Refusals::Door::kEndpoint,
+        fmt::format("one at {} tells of another master, and is no node of this one", session.peer()));
     return Tell(session.id(), RefusedFor("only a node of this job may tell of another master"));
   }
   Feed(AttachedOf(session.id(), message, PeerAddress(session.peer())));
