@@ -167,6 +167,16 @@ def test_sanitizers_stop_at_what_they_find_whatever_the_shell_says(tmp_path, mon
     assert "GTEST_FILTER" not in environment and environment["GTEST_OUTPUT"] == f"xml:{tmp_path}/"
 
 
+def test_sanitizers_have_presets_and_programs_that_there_are():
+    presets = json.loads((ROOT / "CMakePresets.json").read_text())
+    assert {preset["name"] for preset in presets["buildPresets"]} >= {*sanitize.PRESETS, *sanitize.ONLY}
+    lists = [*(ROOT / "src").rglob("CMakeLists.txt"), ROOT / "simulation" / "CMakeLists.txt"]
+    programs = set(re.findall(r"phx_test\((\w+)", "".join(path.read_text() for path in lists)))
+    assert programs > set(sanitize.ONLY["ubsan"])
+    assert all(re.search(sanitize.any_of(names), name) for names in sanitize.ONLY.values() for name in names)
+    assert not re.search(sanitize.any_of(["core_test"]), "master_core_test")
+
+
 def test_sanitizers_report_skips_and_programs_that_ran_no_test(tmp_path, singles):
     write_report(singles, PASSED.format("a"), SKIPPED.format("b"), name="good_test.xml")
     overview = ctest_report(tmp_path, good_test="run", early_test="run")
