@@ -118,14 +118,17 @@ StatusOr<Slot> RestoreSlot(const v1::Snapshot::Slot& wire) {
   return slot;
 }
 
-// Ranks without holes, as far as their nodes are known.
+// Ranks without holes between nodes that are known, so that who comes back to its place is all that it takes.
 Status CheckRanks(const Round& round) {
   uint64_t next = 0;
   bool known = true;
   for (const Slot& slot : round.slots) {
-    known = known && slot.local_world_size > 0;
-    if (known && slot.rank_base != next) return Contradiction(fmt::format("a node's first rank is {}", slot.rank_base));
-    next += slot.local_world_size;
+    const bool known_before = std::exchange(known, slot.local_world_size > 0);
+    if (!known) continue;
+    if (known_before && slot.rank_base != next) {
+      return Contradiction(fmt::format("a node's first rank is {}", slot.rank_base));
+    }
+    next = uint64_t{slot.rank_base} + slot.local_world_size;
   }
   if (known && next != round.world_size)
     return Contradiction(fmt::format("world {}, {} ranks", round.world_size, next));
