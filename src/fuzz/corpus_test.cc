@@ -1,6 +1,7 @@
 // Each fuzzer's function with the inputs of its corpus, whole, cut short and with bytes that are others: what `./run
 // fuzz` does for minutes in a build of its own, every run of the unit tests does for a moment, each time with other
 // bytes. fuzzers.inc, which CMake writes, has a line for each phx_fuzzer.
+#include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -96,6 +97,7 @@ size_t RunApart(const Fuzzer& fuzzer, Work work) {
   const pid_t child = fork();
   PHX_CHECK(child >= 0, "no process");
   if (child == 0) {
+    google::protobuf::SetLogHandler(nullptr);  // it names each text that is no UTF-8
     work(trial);
     _exit(0);
   }
