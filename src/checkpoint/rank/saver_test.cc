@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -281,6 +282,14 @@ class Counting {
   std::thread thread_;
 };
 
+// Uses up some of the time that the machine gives a thread at once, another part of it each time: where both threads
+// share a processor, the other one's turn comes somewhere within what follows, and not only where this one sleeps.
+void Spin(int64_t step) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(step % 16 * 300);
+  while (std::chrono::steady_clock::now() < until) {
+  }
+}
+
 TEST_F(SaverTest, SealsNothingWhoseSourceChangesMeanwhile) {
   for (const int threads : {0, 1, 3}) {
     phx_ckpt_outcome outcome{};
@@ -290,6 +299,7 @@ TEST_F(SaverTest, SealsNothingWhoseSourceChangesMeanwhile) {
       for (int64_t step = 1; step < 10'000 && outcome.state != PHX_CKPT_CHANGED; ++step) {
         phx_ckpt_save save = Save(step, threads);
         save.verify = 1;
+        Spin(step);
         const int slot = Begin(save);
         ASSERT_GE(slot, 0) << error();
         outcome = Wait();
