@@ -73,7 +73,7 @@ def test_ranks_of_another_node_that_do_not_save(job, directory, what):
     run_two_nodes(job, directory, *what, "--others=31", "--after-all")
     (waited,), after = job.found("waited"), job.found("waited after all")
     assert waited["committed"] is False
-    said = "step 10 is not committed within 31 s, and all ranks of this node have come to it: ranks of other nodes"
+    said = "step 10 is not committed within 31 s: all ranks of this node have come to it, ranks of other nodes"
     assert f"{said} have not" in waited["why"], waited
     assert [each["committed"] for each in after] == [True, True], job.story()
 
@@ -125,6 +125,20 @@ def test_a_late_rank_does_not_plan_alone(job, directory, kind):
 def test_one_rank_alone_takes_a_writer(job, directory):
     for why in share(job, directory, "writer", "dcp"):
         assert "rank 1 has not come to save() or prepare() of step 10 within 3 s" in why, why
+
+
+@pytest.mark.parametrize("kind", ["dcp", "files"])
+def test_behind_saves_that_a_rank_never_comes_to_all_save_together(job, directory, kind):
+    """Not one that it is late for: the ranks have not voted equally often."""
+    run_two_nodes(job, directory, "skip", kind, script="sharing_alone.py")
+    found = [(each["rank"], each["n"], each["kept"]) for each in job.found("saved") if each["n"] > 5]
+    assert sorted(found) == [(0, 9, False), (0, 10, False), (0, 11, True), (1, 11, True)], job.story()
+
+
+def test_a_group_that_has_ended_is_followed_by_another(job, directory):
+    """A rank that comes half an hour late finds that gloo has given the group up: that costs the save, no training."""
+    for why in share(job, directory, "ended", "dcp"):
+        assert why.startswith("the ranks' group has ended; the next save makes another: "), why
 
 
 def test_one_rank_alone_loads_what_all_share(make_job, directory):

@@ -1,7 +1,10 @@
 """States that ranks share out, which they save and load together: `what` rank 0 does alone. It "saves" the first step,
-or a "later" one, or one whose state is "changed", takes a "writer" for one, or "loads"; the others come behind it."""
+or a "later" one, or one whose state is "changed", takes a "writer" for one, or "loads"; the others come behind it. Where
+they "skip" two steps they never come to them. Where gloo waits for less long than ranks do, the group has "ended"."""
 
 import argparse
+import datetime
+import functools
 
 import torch
 import torch.distributed as dist
@@ -12,7 +15,7 @@ from report import report
 
 parser = argparse.ArgumentParser()
 parser.add_argument("directory")
-parser.add_argument("what", choices=("all save", "saves", "later", "changed", "writer", "loads"))
+parser.add_argument("what", choices=("all save", "saves", "later", "changed", "skip", "ended", "writer", "loads"))
 parser.add_argument("kind", choices=("dcp", "files"))
 options = parser.parse_args()
 
@@ -41,9 +44,11 @@ def attempt(call, *arguments):
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    if options.what == "ended":
+        dist.new_group = functools.partial(dist.new_group, timeout=datetime.timedelta(seconds=WITHIN_S - 1))
     checkpointer = (dcp if options.kind == "dcp" else files).Checkpointer(options.directory)
     state = state_of(2)
-    if options.what in ("all save", "later", "changed"):
+    if options.what in ("all save", "later", "changed", "skip", "ended"):
         save(checkpointer, 5, state, Storage.DISK)
     if options.what == "changed":
         state = {**state_of(5), f"more_{dist.get_rank()}": b"file" if options.kind == "files" else torch.ones(4)}
@@ -55,6 +60,9 @@ def main():
                 attempt(checkpointer.load, state)
             elif is_mine and options.what == "writer":
                 attempt(checkpointer.get_storage_writer, 10)
+            elif is_mine and options.what == "skip":
+                for step in (9, 10) if dist.get_rank() == 0 else ():
+                    save(checkpointer, step, state)
             elif is_mine:
                 save(checkpointer, 10, state)
         dist.barrier()

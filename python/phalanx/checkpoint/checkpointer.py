@@ -541,7 +541,7 @@ class Checkpointer:
             return step < 0 or why is None
         if place.is_together():
             if self._peers is None:
-                self._peers = peers.Peers(self._here, "load")
+                self._peers = peers.Peers(self._here, f"{self.directory}/load")
             try:
                 return self._peers.all_take(step, why is None, sequence)
             except peers.NotTogether as error:

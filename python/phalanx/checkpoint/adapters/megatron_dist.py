@@ -248,17 +248,12 @@ class Files(dcp.Checkpointer):
         except RuntimeError as error:
             why = str(error)
         fits = self._kept is not None and self._kept.fits(contents)
+        verdict = peers.FAILED if why is not None else peers.SAME if fits else peers.CHANGED
         try:
-            group = self._peers_of_writers.group_of_save(step)
+            worst = self._peers_of_writers.vote(verdict, step)
         except peers.NotTogether as error:
             return None, False, why or str(error)
-        votes = torch.tensor([int(why is None), int(fits)])
-        if group is not None:
-            torch.distributed.all_reduce(votes, torch.distributed.ReduceOp.MIN, group)
-        has_begun, is_as_before = map(bool, votes.tolist())
-        if has_begun:
-            return writer, is_as_before, None
-        return None, False, why or "another rank cannot begin it"
+        return (writer, worst == peers.SAME, None) if why is None else (None, False, why)
 
     def _not_begun(self, step, storage, why, on_stored):
         """The handle of a save for which the ranks do not come together."""

@@ -12,7 +12,7 @@ UNSAVED_S = 30  # those that have saved nothing yet in their life, or not this s
 # end a rank that waits in a collective for this one.
 OTHERS_S = 300
 _APART_FACTOR = 4
-_ANSWER_S = 1  # of an agent that answers at all
+_ANSWER_S = 1  # of an agent that answers at all, where the wait has an end
 ALL_ARE_HERE = "all ranks of this node have come to it"
 _ABSENCES = (("unopened", "made no Checkpointer"), ("unsaved", "saved nothing"), ("behind", "not come to it"))
 
@@ -54,7 +54,8 @@ def wait(agent, patience, save, ask, timeout_s, others_s=math.inf):
         else:
             patience.learn(answer, time.monotonic() - began_s)
             return answer
-        why = _who_is_absent(agent, patience, save, patience_s)
+        answer_s = None if limit_s == math.inf else _ANSWER_S
+        why = _who_is_absent(agent, patience, save, patience_s, answer_s)
         if why is not None:
             return False, why
     try:
@@ -62,16 +63,20 @@ def wait(agent, patience, save, ask, timeout_s, others_s=math.inf):
     except TimeoutError:
         if not is_limited:
             raise
-        return False, _others_are_absent(save, limit_s)
+        return False, _others_are_absent(agent, save, limit_s)
     patience.learn(answer, time.monotonic() - began_s)
     return answer
 
 
-def _others_are_absent(save, waited_s):
+def _others_are_absent(agent, save, waited_s):
+    late = who_is_late(agent, save)
+    if late == ALL_ARE_HERE:
+        late = f"{late}, ranks of other nodes have not, or the master does not answer"
+    elif late is None:
+        late = "this node's agent does not say who has not come to it"
     return (
-        f"step {save['step']} is not committed within {waited_s:.0f} s, and all ranks of this node have come to it: "
-        "ranks of other nodes have not, or the master does not answer. Every rank saves the same steps, and it is "
-        "committed when all have"
+        f"step {save['step']} is not committed within {waited_s:.0f} s: {late}. Every rank saves the same steps, and it "
+        "is committed when all have"
     )
 
 
@@ -87,9 +92,9 @@ def who_is_late(agent, save):
     return ALL_ARE_HERE
 
 
-def _who_is_absent(agent, patience, save, waited_s):
+def _who_is_absent(agent, patience, save, waited_s, answer_s):
     try:
-        answer = agent.ask("absent", _ANSWER_S, **save)
+        answer = agent.ask("absent", answer_s, **save)
     except (TimeoutError, door.Refusal, door.Gone):
         return None  # whoever asks next hears why
     step = save["step"]

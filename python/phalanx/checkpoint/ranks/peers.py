@@ -16,7 +16,7 @@ SAME, CHANGED, FAILED = 0, 1, 2
 # waits in a collective for another here.
 SAVE_S = 300
 LOAD_S = 1800  # at a load(), before which each may have read its part: as long as torch's own groups wait
-_GO = b"go"
+_GO, _GIVEN_UP = b"go", b"given up"
 _RULE = "makes the same calls of save(), prepare() and load()"
 
 
@@ -40,80 +40,111 @@ class Peers:
     """All ranks of the job. The group is made at the first use: init_process_group() comes before that."""
 
     def __init__(self, here, name):
-        """`name`: the same on all ranks, and of no other Peers in use."""
+        """`name`: the same on all ranks, which make those of one name in one order."""
         self._here, self._name = here, name
+        self._number = None  # among those of this name
         self._own_group = None
+        self._groups = 0  # that were made: one that has ended is followed by another
+        self._refused = 0  # meetings of a load() or a prepare(), which have no number of their own
         self._store = None  # of this group's ranks alone
         self._votes = collections.deque()  # this rank's, the one it waits for first; more where it has given up before
         self._decided = 0  # votes of which all ranks know the outcome
 
     def group_of_load(self):
         """None where this rank is the only one. NotTogether where a rank does not come to it in time."""
+        for vote in self._votes:
+            vote.fail()
+        self._finish_votes("load()", LOAD_S)
         return self._group("load()", LOAD_S)
 
     def group_of_save(self, step):
         """The same, of a save(), or of prepare(): of step 0."""
-        return self._group(f"save() or prepare() of step {step}", SAVE_S)
+        return self._group(f"save() or prepare() of step {step}", SAVE_S, step)
 
-    def _group(self, call, within_s):
+    def _group(self, call, within_s, step=0):
         if self._own_group is None and self._here.world_size > 1:
             if not place.is_together():
                 raise RuntimeError(
                     "phalanx.checkpoint: the ranks plan together: call torch.distributed.init_process_group() first"
                 )
-            self._meet(call, within_s)
+            self._meet(call, within_s, step)
             group = dist.new_group(backend="gloo")
             number = torch.tensor([secrets.randbits(62)])
             dist.broadcast(number, 0, group=group)
             job = dist.distributed_c10d._get_default_store()
             self._store = dist.PrefixStore(f"phalanx.checkpoint/votes/{number.item()}", job)
             self._own_group = group
+            self._groups += 1
         return self._own_group
 
-    def _meet(self, call, within_s):
+    def _meet(self, call, within_s, step):
         """Who comes to a call that others have given up gives it up as well: at the next one all are there again."""
-        name = f"phalanx.checkpoint/peers/{self._here.epoch}/{self._name}/{call}"
-        meeting = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        job = dist.distributed_c10d._get_default_store()
+        name = f"phalanx.checkpoint/peers/{self._here.epoch}/{self._name}"
+        if self._number is None:
+            self._number = job.add(f"{name}/of rank {self._here.rank}", 1)
+        name += f"/{self._number}/{self._groups}/{call}"
+        meeting = dist.PrefixStore(name if step else f"{name}/{self._refused}", job)
         try:
             together.decide(meeting, self._here, within_s, f"come to {call}", _RULE)
         except together.Apart as error:
+            self._refused += 0 if step else 1
             raise NotTogether(str(error)) from None
 
     def vote(self, verdict, step):
         """The worst verdict of all ranks. NotTogether where one has FAILED, saves another step, or does not come."""
         if self.group_of_save(step) is None:
             return verdict
-        self._votes.append(_Vote(verdict, step))
-        while self._votes:
-            self._await(self._votes[0])
-            vote = self._votes.popleft()
-            self._decided += 1
-        worst, highest, lowest = vote.values[0].item(), vote.values[1].item(), -vote.values[2].item()
-        if worst == FAILED and verdict != FAILED:
-            raise NotTogether("another rank cannot save its state")
+        worst, highest, lowest = self._cast(verdict, step)
+        # This rank has not come to saves that others have waited for in vain: their votes of those go before.
+        while highest != lowest and step == highest and self._settle("different") == _GIVEN_UP:
+            worst, highest, lowest = self._cast(verdict, step)
         if highest != lowest:
             raise NotTogether(f"the ranks save different steps, from {lowest} to {highest}")
+        if worst == FAILED and verdict != FAILED:
+            raise NotTogether("another rank cannot save its state")
         if worst == CHANGED and self._settle(_GO.decode()) != _GO:
             raise NotTogether("another rank has waited in vain for this one, and given this save up")
         return worst
 
-    def _await(self, vote):
+    def _cast(self, verdict, step):
+        """(the worst verdict, the highest step, the lowest) of all ranks."""
+        vote = _Vote(verdict, step)
+        self._votes.append(vote)
+        self._finish_votes("this save", SAVE_S)
+        return vote.values[0].item(), vote.values[1].item(), -vote.values[2].item()
+
+    def _finish_votes(self, call, within_s):
+        while self._votes:
+            self._await(self._votes[0], call, within_s)
+            self._votes.popleft()
+            self._decided += 1
+
+    def _await(self, vote, call, within_s):
         """Until all ranks have cast theirs. Who has waited in vain casts the same number of votes all the same: the
         one for which it waits is out, and later ones follow behind it, as failed."""
-        if vote.work is None:
-            vote.work = dist.all_reduce(vote.values, dist.ReduceOp.MAX, group=self._own_group, async_op=True)
         try:
-            vote.work.wait(datetime.timedelta(seconds=SAVE_S))
-        except RuntimeError:
-            if vote.work.is_completed():
-                raise
+            if vote.work is None:
+                vote.work = dist.all_reduce(vote.values, dist.ReduceOp.MAX, group=self._own_group, async_op=True)
+            vote.work.wait(datetime.timedelta(seconds=within_s))
+        except RuntimeError as error:
+            if vote.work is None or vote.work.is_completed():
+                self._end_group()
+                raise NotTogether(f"the ranks' group has ended; the next save makes another: {error}") from None
             self._votes[-1].fail()
-            if len(self._votes) == 1 and self._settle("given up", self._decided + 1) == _GO:
+            number = self._decided + len(self._votes)
+            if self._settle(_GIVEN_UP.decode(), number) != _GIVEN_UP:
                 return vote.work.wait()  # the last one has come at this moment
-            raise NotTogether(f"not all ranks have come to this save within {SAVE_S} s: every rank {_RULE}") from None
+            raise NotTogether(f"not all ranks have come to {call} within {within_s} s: every rank {_RULE}") from None
+
+    def _end_group(self):
+        """One in which a rank has waited for longer than gloo does, or whose ranks have gone, carries nothing more."""
+        self._own_group = self._store = None
+        self._votes.clear()
+        self._decided = 0
 
     def _settle(self, outcome, number=None):
-        """Of a vote behind which the ranks go on to plan together: what the first says of it, as bytes."""
+        """Of a vote behind which ranks do not only go on, each by itself: what the first says of it, as bytes."""
         return self._store.compare_set(f"votes/{number or self._decided}", "", outcome)
 
     def all_take(self, step, is_whole, sequence=0):

@@ -72,7 +72,9 @@ def decide(store, here, within_s, what, rule):
             store.wait(["decision"], datetime.timedelta(seconds=within_s + 5))
             decision = store.get("decision")
     except RuntimeError:
-        late = [str(rank) for rank, name in names.items() if not store.check([name])] or ["0"]
+        # Rank 0 would have decided: the others need not look for more, all of them at the same moment.
+        looked_for = names if here.rank == 0 else {}
+        late = [str(rank) for rank, name in looked_for.items() if not store.check([name])] or ["0"]
         who = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(late[:20])} have"
         text = f"{who} not {what} within {within_s} s: every rank {rule}"
         decision = store.compare_set("decision", "", text)
