@@ -277,7 +277,7 @@ void SaveJudge::OnNotRestored(const WorkerProcess& process, const std::string& f
   if (is_over) return;  // its round has failed, for that reason perhaps
   // One that stands still for long is given up, and storage asked in the next round.
   if (why.find("could not read it from those that hold it") != std::string::npos) return;
-  // Its agent has reached no master for longer than the join timeout.
+  // Its agent has reached no master for longer than the join timeout: the keeper sees to that.
   if (why.find("only the job's master can tell") != std::string::npos) return;
   parts_.judge.Violated("restore-delivers",
                         fmt::format("rank {} of epoch {} restores nothing: {}", process.rank, process.epoch, why));

@@ -319,6 +319,9 @@ void SimKeeper::Do(const agent::AnswerWait& action) {
 void SimKeeper::Do(const agent::AnswerRestore& action) {
   auto request = requests_.extract(action.request);
   if (request.empty()) return;
+  if (!master_is_silent_ && action.refused.find("only the job's master can tell") != std::string::npos) {
+    parts_.judge.Violated("restore-delivers", fmt::format("the master has answered since: {}", action.refused));
+  }
   RestoreAnswer answer;
   answer.order = action.order;
   answer.refused = action.refused;
@@ -385,6 +388,7 @@ void SimKeeper::BeginEpoch(uint64_t epoch) {
 }
 
 void SimKeeper::OnAttached() {
+  master_is_silent_ = false;
   core_.OnAttached();
   Run();
 }
@@ -395,6 +399,7 @@ void SimKeeper::OnOrder(const v1::CheckpointOrder& order) {
 }
 
 void SimKeeper::OnMasterSilent(const std::string& why) {
+  master_is_silent_ = true;
   core_.OnMasterSilent(why);
   Run();
 }

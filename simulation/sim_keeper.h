@@ -69,7 +69,6 @@ class SimKeeper {
   void Tidy();
   bool Storing() const { return core_.Storing(); }
   std::string StoringText() const { return core_.StoringText(); }
-  // Some rank waits for an answer that only the master can give.
   bool Lending() const { return core_.Lending(); }
   void WhenUnneeded(Task callback) { when_unneeded_ = std::move(callback); }
   void End(bool failed);
@@ -168,6 +167,7 @@ class SimKeeper {
   void WorkOnStorage(size_t step);
   Micros Takes();
 
+  bool master_is_silent_ = false;
   const Parts parts_;
   agent::NodeCheckpoints core_;
   checkpoint::NodePages pages_;

@@ -253,6 +253,11 @@ phx_plant(NAME answer-awaited-for-ever FILE agent/checkpoint/checkpoints.cc SEED
   PUT [==[  if (PLANTED) return;
   silence_ = why;]==])
 
+phx_plant(NAME silence-never-ends FILE agent/checkpoint/checkpoints.cc SEEDS 3000 FIRST 1233
+  WHAT "what to restore is refused although a master is back"
+  FIND [==[  silence_.clear();]==]
+  PUT [==[  if (!PLANTED) silence_.clear();]==])
+
 phx_plant(NAME wait-forgotten FILE agent/checkpoint/checkpoints.cc SEEDS 500
   WHAT "ranks that wait for storage are not told that it has taken their step"
   FIND [==[    return SettleWaits(dir);]==]

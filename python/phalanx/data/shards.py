@@ -83,7 +83,8 @@ class Shards:
 
     def fetch(self, timeout=None):
         """The next Shard for this rank, or None: all were given out. It never waits for other ranks, only for the
-        master, where that is away; raises TimeoutError where it is so for longer than `timeout` seconds."""
+        master, where that is away; raises TimeoutError where it is so for longer than `timeout` seconds,
+        ShardsError behind the join timeout."""
         self._begin(timeout)
         with self._lock:
             request = self._unanswered.popleft() if self._unanswered else _next_request()

@@ -194,7 +194,7 @@ void NodeCheckpoints::OnAttached() {
   }
 }
 
-// What storage or other nodes are about to answer is awaited still: they need no master for it.
+// What other nodes are about to lend is awaited still: that needs no master.
 void NodeCheckpoints::OnMasterSilent(const std::string& why) {
   silence_ = why;
   for (auto& [name, dir] : dirs_) {
@@ -204,7 +204,7 @@ void NodeCheckpoints::OnMasterSilent(const std::string& why) {
       return true;
     });
     for (const auto& [save, waits] : std::exchange(dir.waits, {})) {
-      for (const Wait& wait : waits) Do(AnswerWait{wait.local_rank, wait.request, "failed", silence_});
+      for (const Wait& wait : waits) Do(AnswerWait{wait.local_rank, wait.request, "", silence_});
     }
     std::vector<uint64_t> untold;
     for (const auto& [number, wanted] : dir.wanted) {
@@ -329,7 +329,7 @@ void NodeCheckpoints::OnWait(int local_rank, int64_t request, const std::string&
   Dir& dir = found->second;
   save.epoch = epoch_;
   if (SettleWait(dir, save, wait)) return;
-  if (!silence_.empty()) return Do(AnswerWait{local_rank, request, "failed", silence_});
+  if (!silence_.empty()) return Do(AnswerWait{local_rank, request, "", silence_});
   dir.waits[save].push_back(wait);
 }
 

@@ -98,7 +98,7 @@ struct ReleaseSave {
 struct AnswerWait {
   int local_rank = 0;
   int64_t request = 0;
-  std::string state;  // "committed", "stored", "dropped" or "failed"
+  std::string state;  // "committed", "stored", "dropped" or "failed"; "": nobody knows, and it may still be
   std::string why;
 };
 struct AnswerRestore {
@@ -189,7 +189,8 @@ class NodeCheckpoints {
                  const std::optional<v1::ImageSource>& source = std::nullopt);
   // A new stream to the master, which may be another one.
   void OnAttached();
-  // No answer of the master is awaited any more, until OnAttached: ranks that wait for one, or ask for one, fail.
+  // No answer of the master is awaited any more, until OnAttached: ranks that wait for one, or ask for one, are told
+  // so. What became of a save may be known later.
   void OnMasterSilent(const std::string& why);
   void OnOrder(const v1::CheckpointOrder& order);
 

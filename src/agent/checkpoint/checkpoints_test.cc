@@ -464,7 +464,7 @@ TEST_F(NodeCheckpointsTest, NobodyWaitsForAMasterThatIsSilent) {
       requests.insert(restore->request);
     } else {
       const auto& wait = std::get<AnswerWait>(action);
-      EXPECT_EQ(wait.state, "failed");
+      EXPECT_EQ(wait.state, "") << "it may be stored all the same";
       EXPECT_EQ(wait.why, "it is away");
       requests.insert(wait.request);
     }

@@ -532,6 +532,7 @@ void CheckpointKeeper::Postpone(const ckpt::SlotPlan& plan, const std::string& w
 }
 
 void CheckpointKeeper::Do(const AnswerWait& action) {
+  if (action.state.empty()) return AnswerError(action.local_rank, action.request, action.why);
   Answer(action.local_rank,
          JsonObject().Add("id", action.request).Add("state", action.state).Add("why", action.why).Text());
 }
