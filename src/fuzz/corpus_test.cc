@@ -5,10 +5,16 @@
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #include <algorithm>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -35,6 +41,8 @@ constexpr int kChangedInputs = 300;     // at least
 constexpr int64_t kChangedForMs = 400;  // of processor time, for each fuzzer
 constexpr size_t kRandomBytesMax = 512;
 constexpr size_t kInputBytesMax = 1 << 20;
+// Of a processor, for all inputs of one fuzzer, also under a sanitizer.
+constexpr rlim_t kFuzzerCpuMostS = 120;
 
 using Bytes = std::vector<uint8_t>;
 
@@ -98,7 +106,13 @@ size_t RunApart(const Fuzzer& fuzzer, Work work) {
   PHX_CHECK(child >= 0, "no process");
   if (child == 0) {
     google::protobuf::SetLogHandler(nullptr);  // it names each text that is no UTF-8
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const rlimit within{kFuzzerCpuMostS, kFuzzerCpuMostS};  // an input that it does not come to an end with is one, too
+    setrlimit(RLIMIT_CPU, &within);
     work(trial);
+#if defined(__SANITIZE_ADDRESS__)
+    __lsan_do_leak_check();
+#endif
     _exit(0);
   }
   int status = 0;
