@@ -139,7 +139,7 @@ void NoteRefusal(Turn& turn, const AgentAttached& e, const std::string& why) {
 void On(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
   if (StepsAside(turn, e) || IsHerald(job, e.hello())) return;
-  if (const std::optional<v1::Refused> refused = Refusal(job, e)) {
+  if (const std::optional<v1::Refused> refused = Refusal(job, e, turn.now)) {
     const std::string& why = refused->sentence();
     NoteRefusal(turn, e, why);
     return turn.Send(e.session, MessageOf(*refused), why);

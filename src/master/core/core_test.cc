@@ -151,10 +151,10 @@ TEST(Start, NodesMayCallAJobAsTheyLikeWhereTheirMasterSaysSo) {
   v1::Hello hello = TestHello("a", 1, TestSpec(2, 2));
   hello.set_job_id("fine-tuning");
   AgentAttached attached = AttachedOf(1, FirstMessage(hello), "");
-  EXPECT_EQ(Refusal(state, attached), std::nullopt);
+  EXPECT_EQ(Refusal(state, attached, 0), std::nullopt);
   state.any_job_id = false;
-  ASSERT_NE(Refusal(state, attached), std::nullopt);
-  EXPECT_TRUE(Refusal(state, attached)->other_job());
+  ASSERT_NE(Refusal(state, attached, 0), std::nullopt);
+  EXPECT_TRUE(Refusal(state, attached, 0)->other_job());
 }
 
 // A node that was welcomed before has met the wrong master, and need not end.
@@ -775,6 +775,21 @@ TEST(Door, AnOpenJobTakesNoSparesFromElsewhere) {
   Job closed(1, 1);
   closed.Attach("a");
   EXPECT_TRUE(closed.told[closed.Attach("spare")].welcome);
+}
+
+// A machine may be replaced before the lease of the one that fell silent is over.
+TEST(Door, AnOpenJobTakesWhoComesInTheSteadOfASilentNode) {
+  Job job(2, 2);
+  job.state.open = true;
+  job.Send(AttachedOf(101, FirstMessage(job.Info("a"), 20'000), "10.0.0.1"));
+  job.Send(AttachedOf(102, FirstMessage(job.Info("b"), 20'000), "10.0.0.2"));
+  job.Pass(1'900, {102});
+  job.Send(AttachedOf(103, FirstMessage(job.Info("early"), 20'000), "10.0.0.66"));
+  EXPECT_FALSE(job.told[103].welcome) << "one beat may be late";
+  job.Pass(500, {102});
+  ASSERT_TRUE(job.state.nodes.contains(102)) << "it is not lost yet";
+  job.Send(AttachedOf(104, FirstMessage(job.Info("c"), 20'000), "10.0.0.67"));
+  EXPECT_TRUE(job.told[104].welcome);
 }
 
 TEST(Door, UnitsMustFit) {

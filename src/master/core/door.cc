@@ -180,7 +180,7 @@ bool HasNodeAt(const JobState& state, const std::string& peer_address) {
 // Where nobody proves that it belongs to the job, who is not needed is not let in: a spare would be given the rank, and
 // the memory, of the next node that is lost. Not meant are machines that have a node of the job, or have had it, as far
 // as this master knows: it knows too little while it waits for the nodes of one before it.
-Sentence CheckOpenPlaces(const JobState& state, const AgentAttached& attached) {
+Sentence CheckOpenPlaces(const JobState& state, const AgentAttached& attached, Instant now) {
   if (!state.open || !state.spec || state.back_by != kNever || state.phase == Phase::kFinished) return std::nullopt;
   const size_t away = state.round ? state.round->away : 0;
   if (state.nodes.size() + away < state.spec->max_nodes()) return std::nullopt;
@@ -191,6 +191,11 @@ Sentence CheckOpenPlaces(const JobState& state, const AgentAttached& attached) {
       state.nodes, [](const auto& entry) { return !entry.second.leaving && entry.second.left_out.empty(); });
   if (static_cast<size_t>(taken) + away < state.spec->max_nodes()) return std::nullopt;
   if (HasNodeAt(state, attached.peer_address)) return std::nullopt;
+  // What comes in a silent node's stead may be quicker than its lease.
+  const bool some_is_silent = std::ranges::any_of(state.nodes, [now](const auto& entry) {
+    return now - entry.second.last_heard > 2 * entry.second.beat_interval_ms;
+  });
+  if (some_is_silent) return std::nullopt;
   return fmt::format(
       "all {} places of job '{}' are taken, and it is open: it takes spares only from machines that have a node of it. "
       "Start this node when one has gone, or give all nodes the same token (--job-token-file)",
@@ -215,14 +220,14 @@ Sentence CheckPlace(const JobState& state, const v1::Hello& hello) {
   return std::nullopt;
 }
 
-Sentence CheckHello(const JobState& state, const AgentAttached& attached) {
+Sentence CheckHello(const JobState& state, const AgentAttached& attached, Instant now) {
   const v1::Hello& hello = attached.hello();
   if (Sentence no = CheckIdentity(state, hello)) return no;
   if (Sentence no = CheckSizes(hello)) return no;
   if (Sentence no = CheckAddresses(hello, attached.message.next_store_port())) return no;
   if (Sentence no = CheckSpec(state, hello)) return no;
   if (Sentence no = CheckKind(state, hello)) return no;
-  if (Sentence no = CheckOpenPlaces(state, attached)) return no;
+  if (Sentence no = CheckOpenPlaces(state, attached, now)) return no;
   return CheckPlace(state, hello);
 }
 
@@ -238,8 +243,8 @@ std::optional<std::string> SpecFault(const v1::JobSpec& spec) {
   return ElasticFault(spec);
 }
 
-std::optional<v1::Refused> Refusal(const JobState& state, const AgentAttached& attached) {
-  const Sentence sentence = CheckHello(state, attached);
+std::optional<v1::Refused> Refusal(const JobState& state, const AgentAttached& attached, Instant now) {
+  const Sentence sentence = CheckHello(state, attached, now);
   if (!sentence) return std::nullopt;
   v1::Refused refused;
   refused.set_sentence(*sentence);

@@ -15,7 +15,7 @@ constexpr uint32_t kMaxLocalWorldSize = 4'096;
 constexpr uint32_t kMaxNodes = 1'000'000;
 
 // Why the node may not take part, with a sentence that names the value and what would be right; empty: it may.
-std::optional<v1::Refused> Refusal(const JobState& state, const AgentAttached& attached);
+std::optional<v1::Refused> Refusal(const JobState& state, const AgentAttached& attached, Instant now);
 
 // Why no job can be like that, as a sentence; empty: one can.
 std::optional<std::string> SpecFault(const v1::JobSpec& spec);

@@ -30,7 +30,7 @@ class Election {
       if (hello.term() >= c_.term) GiveUp("a master of a later term has been elected");
       return turn_.Send(e.session, NotElectedFor("this master is not elected"), "nobody may believe it");
     }
-    if (const std::optional<v1::Refused> refused = Refusal(turn_.job, e)) {
+    if (const std::optional<v1::Refused> refused = Refusal(turn_.job, e, turn_.now)) {
       return turn_.Send(e.session, MessageOf(*refused), refused->sentence());
     }
     if (hello.term() >= c_.term) {

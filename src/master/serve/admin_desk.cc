@@ -51,7 +51,8 @@ grpc::Status AdminDesk::Admit(const wire::Caller& caller, const std::string& job
 }
 
 void AdminDesk::CountRefused(const wire::Caller& caller, const grpc::Status& why) const {
-  if (endpoint_ == nullptr) return;
+  // Who asks for too much at once is right to come again.
+  if (endpoint_ == nullptr || why.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) return;
   endpoint_->CountRefused(Refusals::Door::kAdmin, fmt::format("{} asked of the job, and was refused: {}",
                                                               PeerHostPort(caller.peer), why.error_message()));
 }

@@ -47,7 +47,9 @@ void PlatformDesk::OnAccepted(wire::PlatformStream& stream) {
 }
 
 void PlatformDesk::Refuse(wire::PlatformStream& stream, const grpc::Status& why) {
-  if (why.error_code() != grpc::StatusCode::UNAVAILABLE) {  // else it comes again, and is right to
+  const bool comes_again =  // and is right to
+      why.error_code() == grpc::StatusCode::UNAVAILABLE || why.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+  if (!comes_again) {
     endpoint_->CountRefused(Refusals::Door::kPlatform,
                             fmt::format("{} would be the job's platform, and was refused: {}",
                                         PeerHostPort(stream.peer()), why.error_message()));
