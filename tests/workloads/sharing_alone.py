@@ -1,6 +1,7 @@
 """States that ranks share out, which they save and load together: `what` rank 0 does alone. It "saves" the first step,
-or a "later" one, or one whose state is "changed", takes a "writer" for one, or "loads"; the others come behind it. Where
-they "skip" two steps they never come to them. Where gloo waits for less long than ranks do, the group has "ended"."""
+or a "later" one, or one whose state is "changed", takes a "writer" for one, or "loads"; the others come behind it.
+Where they "skip" two steps they never come to them. Where gloo waits for less long than ranks do, the group has
+"ended"."""
 
 import argparse
 import datetime

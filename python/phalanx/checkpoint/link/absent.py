@@ -75,8 +75,8 @@ def _others_are_absent(agent, save, waited_s):
     elif late is None:
         late = "this node's agent does not say who has not come to it"
     return (
-        f"step {save['step']} is not committed within {waited_s:.0f} s: {late}. Every rank saves the same steps, and it "
-        "is committed when all have"
+        f"step {save['step']} is not committed within {waited_s:.0f} s: {late}. Every rank saves the same steps, and "
+        "it is committed when all have"
     )
 
 
