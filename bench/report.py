@@ -20,6 +20,7 @@ README = HERE / "README.md"
 BEGIN, END = "<!-- results: begin (bench/report.py writes this) -->", "<!-- results: end -->"
 ALL = [
     "recovery",
+    "recovery_token",
     "node_loss",
     "spare_node",
     "master_restart",
@@ -34,6 +35,7 @@ ALL = [
     "hook",
     "kubernetes",
     "store",
+    "store_relays",
     "data_merge",
     "checkpoint_copy",
     "checkpoint_disk",
@@ -42,6 +44,8 @@ ALL = [
     "checkpoint_goodput",
     "checkpoint_rss",
     "checkpoint_torn",
+    "checkpoint_join",
+    "checkpoint_slow_disk",
     "checkpoint_reshard",
     "deepspeed_checkpoint",
     "framework_checkpoint",
@@ -51,6 +55,8 @@ ALL = [
 ]
 # Names of results -> the benchmark and its flags, where these are not its name and none.
 FLAGS = {
+    "recovery_token": ["recovery", *"--shapes 1x2,2x2 --who phalanx,phalanx-token".split()],
+    "store_relays": ["store", *"--only-relays --relays 10000 --rounds 3".split()],
     "deepspeed_checkpoint": ["deepspeed_checkpoint", "--ranks=2", "--stages=2", "--saves=4"],
     "checkpoint_save": ["checkpoint_save", *"--tensors 800 --rounds 1 --shapes 1x1024,2x1024:shared".split()],
     "checkpoint_save_large": [
