@@ -183,6 +183,7 @@ bool HasNodeAt(const JobState& state, const std::string& peer_address) {
 Sentence CheckOpenPlaces(const JobState& state, const AgentAttached& attached, Instant now) {
   if (!state.open || !state.spec || state.back_by != kNever || state.phase == Phase::kFinished) return std::nullopt;
   const size_t away = state.round ? state.round->away : 0;
+  // Most come while there are places: that is seen without a look at each node that is here.
   if (state.nodes.size() + away < state.spec->max_nodes()) return std::nullopt;
   const std::string& node_id = attached.hello().node_id();
   if (state.session_of.contains(node_id) || state.lost_places.contains(node_id)) return std::nullopt;

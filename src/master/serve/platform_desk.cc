@@ -43,13 +43,11 @@ void PlatformDesk::OnAccepted(wire::PlatformStream& stream) {
                                        "a platform shows a certificate of the role platform "
                                        "(docs/formats/credentials.md); this connection has none"));
   }
-  if (busy) Refuse(stream, grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many platforms are here"));
+  if (busy) stream.Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many platforms are here"));
 }
 
 void PlatformDesk::Refuse(wire::PlatformStream& stream, const grpc::Status& why) {
-  const bool comes_again =  // and is right to
-      why.error_code() == grpc::StatusCode::UNAVAILABLE || why.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
-  if (!comes_again) {
+  if (why.error_code() != grpc::StatusCode::UNAVAILABLE) {  // else it comes again, and is right to
     endpoint_->CountRefused(Refusals::Door::kPlatform,
                             fmt::format("{} would be the job's platform, and was refused: {}",
                                         PeerHostPort(stream.peer()), why.error_message()));
