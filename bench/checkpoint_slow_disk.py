@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from support.arguments import amount, count
-from support.job import Job, TimedOut
+from support.job import Job, to_its_end
 from support.peers import phalanx
 from support.results import Results, finish
 
@@ -59,17 +59,13 @@ def run(results, options, disk):
         workload="goodput_steps.py",
         environment={"BENCH_GOODPUT": json.dumps(settings)},
     )
-    try:
+    with to_its_end(job):
         life, _ = job.wait_whole_life()
         job.stay(FIRST_SPARES_S)
         for _ in range(options.kills):
             for hanging in (None, disk.hanging):
                 life = kill_once(results, job, life, hanging, options.settle)
         job.close()
-    except TimedOut as error:
-        raise SystemExit(f"{error}\n{job.logs()[-3000:]}") from None
-    finally:
-        job.kill()
 
 
 def parse():

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from support.arguments import count, count_or_zero, names
-from support.job import Job, TimedOut
+from support.job import Job, to_its_end
 from support.peers import phalanx
 from support.results import Results, finish
 
@@ -59,17 +59,13 @@ def run(writer, options):
             workload=WORKLOAD,
             arguments=[folder, writer, f"--seed={options.seed}", f"--deaths={options.kills}", f"--floats={floats}"],
         )
-        try:
+        with to_its_end(job):
             limit_s = START_S + LIFE_S * options.kills
             job.wait(lambda: job.events and job.events[-1]["ev"] == "done", f"the end of {writer}", limit_s)
             code = job.nodes[0].wait(END_S)
             if code != 0:
                 raise SystemExit(f"the job of {writer} ended with {code}:\n{job.logs()[-3000:]}")
             return list(job.events)
-        except TimedOut as error:
-            raise SystemExit(f"{error}\n{job.logs()[-3000:]}") from None
-        finally:
-            job.kill()
 
 
 def parse():

@@ -281,3 +281,14 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def to_its_end(job):
+    """Kills the job in the end. One that is too slow ends the benchmark, with its last words."""
+    try:
+        yield
+    except TimedOut as error:
+        raise SystemExit(f"{error}\n{job.logs()[-3000:]}") from None
+    finally:
+        job.kill()
