@@ -80,11 +80,18 @@ def _others_are_absent(agent, save, waited_s):
     )
 
 
+def _ask(agent, save, answer_s):
+    """The agent's answer; None where it gives none. Whoever asks next hears why."""
+    try:
+        return agent.ask("absent", answer_s, **save)
+    except (TimeoutError, door.Refusal, door.Gone):
+        return None
+
+
 def who_is_late(agent, save):
     """A sentence for whoever has waited for less than any patience; None where nobody knows."""
-    try:
-        answer = agent.ask("absent", _ANSWER_S, **save)
-    except (TimeoutError, door.Refusal, door.Gone):
+    answer = _ask(agent, save, _ANSWER_S)
+    if answer is None:
         return None
     for absence, what in _ABSENCES:
         if answer.get(absence):
@@ -93,10 +100,9 @@ def who_is_late(agent, save):
 
 
 def _who_is_absent(agent, patience, save, waited_s, answer_s):
-    try:
-        answer = agent.ask("absent", answer_s, **save)
-    except (TimeoutError, door.Refusal, door.Gone):
-        return None  # whoever asks next hears why
+    answer = _ask(agent, save, answer_s)
+    if answer is None:
+        return None
     step = save["step"]
     if answer.get("unopened"):
         return (
