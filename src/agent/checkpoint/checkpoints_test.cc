@@ -40,6 +40,14 @@ class NodeCheckpointsTest : public ::testing::Test {
     return order;
   }
 
+  // To restore that step, of which another node lends what all ranks share.
+  v1::CheckpointOrder OrderOfLent(int64_t step) const {
+    v1::CheckpointOrder order = Order(step);
+    order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
+    order.mutable_restore()->add_elsewhere()->set_rank(kMainPage);
+    return order;
+  }
+
   void Commit(int64_t step) {
     v1::CheckpointOrder order = Order(step);
     order.mutable_committed();
@@ -304,9 +312,7 @@ TEST_F(NodeCheckpointsTest, EachTimeThatRanksGoBackIsDecidedAnew) {
 }
 
 TEST_F(NodeCheckpointsTest, RanksAreAnsweredWhenWhatOthersLendIsHere) {
-  v1::CheckpointOrder order = Order(10);
-  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
-  order.mutable_restore()->add_elsewhere()->set_rank(kMainPage);
+  const v1::CheckpointOrder order = OrderOfLent(10);
   node_.OnRestore(0, 7, kDir, 0);
   node_.OnOrder(order);
   node_.OnOrder(order);  // of a new stream
@@ -414,9 +420,7 @@ TEST_F(ImagesAskedTest, AreRefusedWhereNothingIsRestoredFromMemory) {
 }
 
 TEST_F(NodeCheckpointsTest, RanksFailWhereNobodyLendsAnyMore) {
-  v1::CheckpointOrder order = Order(10);
-  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
-  order.mutable_restore()->add_elsewhere()->set_rank(kMainPage);
+  const v1::CheckpointOrder order = OrderOfLent(10);
   node_.OnRestore(0, 7, kDir, 0);
   node_.OnOrder(order);
   node_.OnFetched(TakeAll<FetchImages>().at(0).epoch, kDir, 0, 0, "10.0.0.7 port 4000: connection refused");
@@ -478,9 +482,7 @@ TEST_F(NodeCheckpointsTest, NobodyWaitsForAMasterThatIsSilent) {
 
 // What other nodes lend comes without it.
 TEST_F(NodeCheckpointsTest, WhatIsOnItsWayFromOthersIsAwaitedThoughTheMasterIsSilent) {
-  v1::CheckpointOrder order = Order(10);
-  order.mutable_restore()->set_source(v1::RestoreDecided::MEMORY);
-  order.mutable_restore()->add_elsewhere()->set_rank(kMainPage);
+  const v1::CheckpointOrder order = OrderOfLent(10);
   node_.OnRestore(0, 7, kDir, 0);
   node_.OnOrder(order);
   const auto fetches = TakeAll<FetchImages>();

@@ -107,6 +107,18 @@ Recorded Life(const v1::ReplayStart& start) {
   return job;
 }
 
+// Another master takes up what `before` has left, and one of its nodes comes back.
+Recorded LifeBehind(const Recorded& before) {
+  v1::ReplayStart start = Start(900'000);
+  start.mutable_master()->set_snapshot(SaveState(before.state, before.now));
+  Recorded job(start);
+  job.now += 3;
+  job.TakeUp();
+  job.Attach(1, "one");
+  job.WaitAndTick(60'000);
+  return job;
+}
+
 // Where it differs: "step 3, decision 0"; "same", or why it cannot be played.
 std::string Play(const Recorded& job) {
   StatusOr<std::unique_ptr<replay::Player>> player = PlayMaster(job.start);
@@ -151,14 +163,7 @@ TEST(MasterReplay, AnotherMessageTimeOrDecisionShows) {
 }
 
 TEST(MasterReplay, AMasterThatTookAJobUpIsReplayedFromItsJournal) {
-  const Recorded before = Life(Start(5'000));
-  v1::ReplayStart start = Start(900'000);
-  start.mutable_master()->set_snapshot(SaveState(before.state, before.now));
-  Recorded job(start);
-  job.now += 3;
-  job.TakeUp();
-  job.Attach(1, "one");
-  job.WaitAndTick(60'000);
+  Recorded job = LifeBehind(Life(Start(5'000)));
   EXPECT_GT(DecisionsIn(job), 3u);
   EXPECT_EQ(Play(job), "same");
   job.start.mutable_master()->clear_snapshot();
@@ -249,14 +254,7 @@ void ExpectSeed(const std::string& name, const Recorded& job) {
 TEST(MasterReplay, SeedsOfItsFuzzerAreReplayed) {
   const Recorded life = Life(Start(5'000));
   ExpectSeed("a_life", life);
-  v1::ReplayStart start = Start(900'000);
-  start.mutable_master()->set_snapshot(SaveState(life.state, life.now));
-  Recorded taken_up(start);
-  taken_up.now += 3;
-  taken_up.TakeUp();
-  taken_up.Attach(1, "one");
-  taken_up.WaitAndTick(60'000);
-  ExpectSeed("taken_up", taken_up);
+  ExpectSeed("taken_up", LifeBehind(life));
   Recorded alone(Start(5'000));
   alone.Attach(1, "one");
   alone.WaitAndTick(60'000);
