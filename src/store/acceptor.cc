@@ -54,13 +54,13 @@ bool Acceptor::AcceptOne(int listener) {
 // Out of descriptors that no limit could be raised for, or of memory.
 bool Acceptor::OnError(int listener, int error_number) {
   if (error_number == EMFILE && calls_.raise_limit()) return true;
+  calls_.failed(error_number);  // counted by the time that who is refused can see it
   if (error_number == EMFILE || error_number == ENFILE) {
     spare_fd_.Reset();
     Fd refused(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
     refused.Reset();
     spare_fd_ = SpareFd();
   }
-  calls_.failed(error_number);
   if (listen_again_ != EventLoop::TimerId{}) return false;
   for (const Fd& fd : socket_.fds()) loop_.Unwatch(fd.get());
   listen_again_ = loop_.At(loop_.Now() + kPauseMs, [this] { Listen(); });
