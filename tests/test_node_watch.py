@@ -149,7 +149,7 @@ def test_a_flood_of_xids_is_told_few_times(job, machine):
     assert node.wait() == 0, job.story()
 
 
-@pytest.mark.alone  # a reading at a death is waited for for 50 ms
+@pytest.mark.alone  # a reading at a death is waited for for 200 ms
 def test_a_link_that_goes_down_at_the_time_of_a_death(job, machine):
     """The reading that a death brings about finds it; the base line is old, and no fact."""
     machine.add_port()

@@ -24,7 +24,7 @@ namespace phalanx::agent::watch {
 constexpr int64_t kEveryMs = 15'000;
 // A reading because of a worker's end is waited for no longer; one that takes more time counts as far as it has come.
 // It takes less than a millisecond; the rest is for a machine so busy that the reading thread waits for a core.
-constexpr int64_t kEndReadingUs = 50'000;
+constexpr int64_t kEndReadingUs = 200'000;
 // Others that end at the same time share one.
 constexpr int64_t kSharedReadingMs = 50;
 // So many readings late NVML is believed to hang, or a file of the kernel's, which is told once.
