@@ -182,12 +182,14 @@ Status ReadRest(const Fetch& fetch, Reader& reader, uint64_t end, Progress& done
     return reader.Failed("it does not hold the image any more");
   }
   uint32_t of_answer = 0;
+  Crc32Joiner joiner;
   while (done.at < end) {
     const uint64_t n = std::min<uint64_t>(block.size(), end - done.at);
     PHX_RETURN_IF_ERROR(reader.Receive(block.data(), n));
-    of_answer = Crc32(of_answer, block.data(), n);
     PHX_RETURN_IF_ERROR(WriteAt(fetch, block.data(), n, done.at));
-    done = {done.at + n, Crc32(done.crc, block.data(), n)};
+    const uint32_t of_block = Crc32(0, block.data(), n);
+    of_answer = joiner.Join(of_answer, of_block, n);
+    done = {done.at + n, joiner.Join(done.crc, of_block, n)};
   }
   if (!fetch.proved) return absl::OkStatus();
   char text[kProofBytes];
@@ -255,8 +257,9 @@ std::vector<ByteRange> PartsOf(const ByteRanges& ranges, uint64_t image_bytes) {
   return parts;
 }
 
-// The file is as long as the image, and has memory for those parts.
-Status Reserve(const Fetch& fetch, const std::vector<ByteRange>& parts, uint64_t bytes_max) {
+// The file is as long as the image. Its memory comes with what is written: reserved before, each page would be cleared
+// first, by one thread while nothing is read.
+Status MakeRoom(const Fetch& fetch, const std::vector<ByteRange>& parts, uint64_t bytes_max) {
   uint64_t wanted = 0;
   for (const ByteRange& part : parts) wanted += part.bytes();
   if (wanted > bytes_max) {
@@ -264,11 +267,6 @@ Status Reserve(const Fetch& fetch, const std::vector<ByteRange>& parts, uint64_t
         fmt::format("it takes {} MiB, and there is memory for {}", wanted >> 20, bytes_max >> 20));
   }
   if (ftruncate(fetch.file, static_cast<off_t>(fetch.bytes)) != 0) return CallFailed(fetch.path, "ftruncate", errno);
-  for (const ByteRange& part : parts) {
-    // So that nobody is ever killed by a full /dev/shm.
-    const int full = posix_fallocate(fetch.file, static_cast<off_t>(part.begin), static_cast<off_t>(part.bytes()));
-    if (full != 0) return CallFailed(fetch.path, "posix_fallocate", full);
-  }
   return absl::OkStatus();
 }
 
@@ -279,7 +277,7 @@ Status FetchInto(Fetch& fetch, const ImageAnswer& answer, const ByteRanges& rang
   fetch.crc32 = answer.crc32;
   if (fetch.bytes == 0) return absl::DataLossError("an image without a byte");
   const std::vector<ByteRange> parts = PartsOf(ranges, fetch.bytes);
-  PHX_RETURN_IF_ERROR(Reserve(fetch, parts, bytes_max));
+  PHX_RETURN_IF_ERROR(MakeRoom(fetch, parts, bytes_max));
   // Of all of it these are the parts themselves, whose CRCs make up that of the image.
   SharedParts turns(fetch.proved ? parts.size() : fetch.bytes, fetch.proved ? 1 : kPartBytes);
   const size_t readers = std::clamp<size_t>(parts.size(), 1, std::min(kReadersMax, CrewSize()));

@@ -21,6 +21,7 @@ constexpr unsigned char kIdentity[] = {'p', 'h', 'a', 'l', 'a', 'n', 'x', ' ', '
 // TLS_AES_128_GCM_SHA256, which a pre-shared key of 32 bytes is of.
 constexpr char kCipher[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kCipherId[] = {0x13, 0x01};
+constexpr size_t kReadAheadBytes = size_t{256} << 10;
 
 std::string WhyFailed() { return TakeOpenSslError("TLS failed"); }
 
@@ -126,10 +127,15 @@ StatusOr<ChannelKey> ChannelKey::Of(const ImageKey& key, ChannelEnd end) {
                    SSL_CTX_set_ciphersuites(context, kCipher) == 1 && SSL_CTX_set_num_tickets(context, 0) == 1;
   if (!set) return TlsStatus("making a TLS context");
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_mode(context,
-                   SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
-  if (end == ChannelEnd::kServer) SSL_CTX_set_psk_find_session_callback(context, FindSession);
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  if (end == ChannelEnd::kServer) {
+    SSL_CTX_set_psk_find_session_callback(context, FindSession);
+    SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);  // a reader may keep its connection
+  }
   if (end == ChannelEnd::kClient) {
+    // Many records of 16 KiB with each call, not two calls a record.
+    SSL_CTX_set_read_ahead(context, 1);
+    SSL_CTX_set_default_read_buffer_len(context, kReadAheadBytes);
     SSL_CTX_set_psk_use_session_callback(context, UseSession);
     // A server that passes the key over may show a certificate in its place: none is good enough.
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, RefuseCertificate);
