@@ -128,6 +128,7 @@ void SimKeeper::Fetch(const agent::FetchImages& action, int tries) {
       fetched_.images.merge(fetched.images);
     }
     const v1::RestoreDecided& restore = action.order.restore();
+    if (action.ahead) return;
     core_.OnFetched(action.epoch, action.dir, restore.branch(), restore.request(), error);
   });
 }

@@ -460,6 +460,7 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
   switch (order.body_case()) {
     case v1::CheckpointOrder::kCommitted:
       if (order.committed().hold()) HoldForStorage(name, dir, save);
+      ReadAhead(dir, order);
       return Committed(name, dir, save);
     case v1::CheckpointOrder::kDropped:
       return Dropped(name, dir, save, order.reason());
@@ -500,6 +501,17 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
     case v1::CheckpointOrder::BODY_NOT_SET:
       return;  // a newer master's order that this agent may ignore
   }
+}
+
+// While the ranks begin. Where something else is restored in the end the images are there for nothing, till the next
+// save is committed.
+void NodeCheckpoints::ReadAhead(const Dir& dir, const v1::CheckpointOrder& order) {
+  if (order.committed().elsewhere().empty() || !dir.decided.empty() || !dir.fetching.empty()) return;
+  v1::CheckpointOrder read;
+  read.set_dir(order.dir());
+  *read.mutable_save() = order.save();
+  *read.mutable_restore()->mutable_elsewhere() = order.committed().elsewhere();
+  Do(FetchImages{order.dir(), std::move(read), epoch_, {}, /*ahead=*/true});
 }
 
 // The order can be carried out: what its ranks need of the save is here.

@@ -130,12 +130,15 @@ struct CheckStep {
   uint64_t epoch = 0;        // of the round that asks
   std::string archive = "";  // as in FindSteps
 };
-// Reads the images that order.restore().elsewhere names from the nodes that lend them; OnFetched follows.
+// Reads the images that order.restore().elsewhere names from the nodes that lend them; OnFetched follows, but not where
+// they are read `ahead`, before the master has decided that they are restored: then they lie there when it does, and
+// what could not be read is asked for once more.
 struct FetchImages {
   std::string dir;
   v1::CheckpointOrder order;
   uint64_t epoch = 0;  // of the round that restores
   ImageParts parts;    // of those that were asked for; of all others all of it
+  bool ahead = false;
 };
 struct MakeStepFolder {
   std::string dir;
@@ -352,6 +355,7 @@ class NodeCheckpoints {
   void Lose(Dir& dir, const SaveKey& save, const Loss& loss);
   void Restored(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
   void ImagesFound(const std::string& name, Dir& dir, const v1::CheckpointOrder& order);
+  void ReadAhead(const Dir& dir, const v1::CheckpointOrder& order);
   void ImagesFetched(const std::string& name, Dir& dir, uint64_t request, const std::string& error,
                      bool nobody_lends = false);
   bool AnswerAsked(const std::string& name, Dir& dir, const Asked& asked);

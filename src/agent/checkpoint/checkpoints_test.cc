@@ -311,6 +311,26 @@ TEST_F(NodeCheckpointsTest, EachTimeThatRanksGoBackIsDecidedAnew) {
   for (const AnswerRestore& answer : answers) EXPECT_EQ(answer.order.save().step(), 20);
 }
 
+TEST_F(NodeCheckpointsTest, WhatOthersLendIsReadBeforeRanksAsk) {
+  v1::CheckpointOrder committed = Order(10);
+  committed.mutable_committed()->add_elsewhere()->set_rank(kMainPage);
+  node_.OnOrder(committed);
+  auto fetches = TakeAll<FetchImages>();
+  ASSERT_EQ(fetches.size(), 1U);
+  EXPECT_TRUE(fetches[0].ahead);
+  EXPECT_EQ(fetches[0].order.save().step(), 10);
+  EXPECT_EQ(fetches[0].order.restore().elsewhere_size(), 1);
+  node_.OnRestore(0, 7, kDir, 0);
+  node_.OnOrder(OrderOfLent(10));
+  fetches = TakeAll<FetchImages>();
+  ASSERT_EQ(fetches.size(), 1U) << "behind the other: it finds there what that has brought, and reads the rest";
+  EXPECT_FALSE(fetches[0].ahead);
+  node_.OnOrder(committed);
+  EXPECT_TRUE(TakeAll<FetchImages>().empty()) << "of a new stream: what is restored is decided";
+  node_.OnFetched(fetches[0].epoch, kDir, 0, 0, "");
+  EXPECT_EQ(TakeAll<AnswerRestore>().size(), 1U);
+}
+
 TEST_F(NodeCheckpointsTest, RanksAreAnsweredWhenWhatOthersLendIsHere) {
   const v1::CheckpointOrder order = OrderOfLent(10);
   node_.OnRestore(0, 7, kDir, 0);

@@ -626,7 +626,8 @@ void CheckpointKeeper::OnFetched(const FetchImages& action, const FetchedFiles& 
   if (action.epoch == epoch_) {
     if (fetched.error.empty()) exchange_.Keep(action.dir, KeyOf(action.order.save()), fetched.files);
     const v1::RestoreDecided& restore = action.order.restore();
-    Feed(saving::Fetched{action.epoch, action.dir, restore.branch(), restore.request(), fetched.error});
+    const saving::Fetched told{action.epoch, action.dir, restore.branch(), restore.request(), fetched.error};
+    if (!action.ahead) Feed(told);
   } else {  // of a round that is over: its files have no owner any more
     for (const auto& [rank, file] : fetched.files) unlink(file.path.c_str());
   }

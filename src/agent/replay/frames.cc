@@ -174,8 +174,8 @@ std::string Text(const FetchImages& action) {
   for (const v1::ImageElsewhere& elsewhere : action.order.restore().elsewhere()) {
     images.push_back(fmt::format("{} of {}", elsewhere.rank(), elsewhere.sources_size()));
   }
-  return fmt::format("fetch of step {} of {} for epoch {} the images [{}]", action.order.save().step(), action.dir,
-                     action.epoch, fmt::join(images, ", "));
+  return fmt::format("fetch{} of step {} of {} for epoch {} the images [{}]", action.ahead ? " ahead" : "",
+                     action.order.save().step(), action.dir, action.epoch, fmt::join(images, ", "));
 }
 std::string Text(const MakeStepFolder& action) {
   return fmt::format("make a folder in {} for {}", action.dir, Text(action.save));

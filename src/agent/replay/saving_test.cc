@@ -361,6 +361,8 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
     EXPECT_EQ(all[i].first.index(), i) << "one of each kind, in their order";
     EXPECT_EQ(DecisionsOf(saving::Decided{"", {all[i].first}}).decisions(0).action(), all[i].second);
   }
+  const auto ahead = DecisionsOf(saving::Decided{"", {FetchImages{kDir, elsewhere, 5, {}, true}}});
+  EXPECT_EQ(ahead.decisions(0).action(), "fetch ahead of step 7 of /data/run for epoch 5 the images [-1 of 1]");
   const auto refused = DecisionsOf(saving::Decided{"", {AnswerRestore{1, 3, kDir, {}, "EIO"}}});
   EXPECT_EQ(refused.decisions(0).action(), "refuse restore 3 of local rank 1 in /data/run: EIO");
 }

@@ -870,9 +870,10 @@ class LendingTest : public CheckpointsTest {
   }
 
   // "rank: ports" of what the order names elsewhere.
-  static std::string Elsewhere(const Order& order) {
+  static std::string Elsewhere(const Order& order) { return Elsewhere(order.restore().elsewhere()); }
+  static std::string Elsewhere(const google::protobuf::RepeatedPtrField<v1::ImageElsewhere>& all) {
     std::string text;
-    for (const v1::ImageElsewhere& elsewhere : order.restore().elsewhere()) {
+    for (const v1::ImageElsewhere& elsewhere : all) {
       text += fmt::format("{}{}:", text.empty() ? "" : ", ", elsewhere.rank());
       for (const v1::ImageSource& source : elsewhere.sources()) text += fmt::format(" {}", source.port());
     }
@@ -888,6 +889,15 @@ TEST_F(LendingTest, ANodeThatHoldsNothingReadsWhatAllRanksShare) {
   }
   EXPECT_EQ(Elsewhere(orders.at(a_)), "") << "it holds all that its ranks need";
   EXPECT_EQ(Elsewhere(orders.at(b_)), "-1: 71") << "its ranks were not there, and have nothing of their own";
+}
+
+TEST_F(LendingTest, WhatANodeLacksItIsToldBeforeItsRanksAsk) {
+  FailRound();
+  Hold(a_, {{1, 10, {0, 1}, true, 2, kDdpForm, true}}, {}, kPortOfA);
+  Hold(b_, {});
+  const auto orders = Orders(Order::kCommitted);
+  EXPECT_EQ(Elsewhere(orders.at(a_).committed().elsewhere()), "") << "it holds all that its ranks need";
+  EXPECT_EQ(Elsewhere(orders.at(b_).committed().elsewhere()), "-1: 71");
 }
 
 // As of an open job: who came to wait as a spare has no part in the round's memory, on either side.

@@ -24,6 +24,7 @@ constexpr int32_t kSharedImage = -1;  // for all ranks of a node; others are nam
 
 using HeldBySession = std::map<uint64_t, const v1::HeldSave*>;
 using Lenders = std::map<int32_t, std::vector<v1::ImageSource>>;
+using Elsewhere = google::protobuf::RepeatedPtrField<v1::ImageElsewhere>;
 using Found = std::map<std::string, std::map<SaveKey, HeldBySession>>;
 
 // One event's decisions; one object a call, so that helpers need no out-parameters.
@@ -604,9 +605,7 @@ class Stepper {
         for (const auto& [session, held] : by_session) {
           dir.sealed_unix_ms = std::max(dir.sealed_unix_ms, held->sealed_unix_ms());
         }
-        v1::CheckpointOrder order = OrderOf(name, save, "the memory of this round's nodes holds it");
-        order.mutable_committed();
-        return SendToAll(order);
+        return TellSettled(name, dir, save);
       }
       PassOver(dir, fmt::format("step {} in memory: {}", save.step, missing));
       if (was_committed) continue;
@@ -614,6 +613,27 @@ class Stepper {
       order.mutable_dropped();
       for (const auto& [session, held] : by_session) SendTo(session, order);
     }
+  }
+
+  // A node that lacks something of it reads that while its ranks begin.
+  void TellSettled(const std::string& name, const CheckpointDir& dir, const SaveKey& save) {
+    v1::CheckpointOrder order = OrderOf(name, save, "the memory of this round's nodes holds it");
+    order.mutable_committed();
+    if (dir.lenders.empty() || IsDoubtedInMemory(dir)) return SendToAll(order);
+    std::vector<uint64_t> others;
+    for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
+      const uint64_t session = s_.members[group_rank].session;
+      if (session == 0) continue;
+      Elsewhere lent = LentTo(group_rank, name, dir);
+      if (lent.empty()) {
+        others.push_back(session);
+        continue;
+      }
+      v1::CheckpointOrder own = order;
+      *own.mutable_committed()->mutable_elsewhere() = std::move(lent);
+      SendTo(session, own);
+    }
+    if (!others.empty()) out_.orders.push_back({std::move(others), std::move(order)});
   }
 
   HeldBySession OfMembers(HeldBySession by_session) const {
@@ -860,18 +880,25 @@ class Stepper {
     if (s_.rank_of.contains(session)) dir.doubts.told.insert(s_.rank_of.at(session));
     const bool lacks = decision.restore().source() == v1::RestoreDecided::MEMORY && !dir.lenders.empty();
     if (!lacks || !s_.rank_of.contains(session)) return SendTo(session, decision);
-    const size_t group_rank = s_.rank_of.at(session);
+    v1::CheckpointOrder order = decision;
+    *order.mutable_restore()->mutable_elsewhere() = LentTo(s_.rank_of.at(session), name, dir);
+    SendTo(session, order);
+  }
+
+  // What that node lacks of the committed save and its ranks will need, whichever they ask for, where others lend it.
+  Elsewhere LentTo(size_t group_rank, const std::string& name, const CheckpointDir& dir) const {
+    const uint64_t session = s_.members[group_rank].session;
     const v1::HeldSave* const held =
         s_.held.contains(session) ? HeldIn(s_.held.at(session), name, *dir.committed) : nullptr;
-    v1::CheckpointOrder order = decision;
+    Elsewhere lent;
     if (dir.committed_form.shared && (held == nullptr || !held->main())) {
-      AddElsewhere(order, dir.lenders, kSharedImage, group_rank);
+      AddElsewhere(lent, dir.lenders, kSharedImage, group_rank);
     }
-    if (dir.committed_form.own == FileNeed::kAnyRank) return SendTo(session, order);
+    if (dir.committed_form.own == FileNeed::kAnyRank) return lent;
     for (const uint32_t rank : OwnLackedBy(group_rank, held)) {
-      AddElsewhere(order, dir.lenders, static_cast<int32_t>(rank), group_rank);
+      AddElsewhere(lent, dir.lenders, static_cast<int32_t>(rank), group_rank);
     }
-    SendTo(session, order);
+    return lent;
   }
 
   // Also where each node holds what its ranks need: a rank may want another one's all the same.
@@ -881,20 +908,21 @@ class Stepper {
     v1::CheckpointOrder order = decision;
     order.mutable_restore()->set_request(asked.request());
     for (const uint32_t rank : asked.images()) {
-      AddElsewhere(order, lenders, static_cast<int32_t>(rank), s_.rank_of.at(session));
+      AddElsewhere(*order.mutable_restore()->mutable_elsewhere(), lenders, static_cast<int32_t>(rank),
+                   s_.rank_of.at(session));
     }
     SendTo(session, order);
   }
 
   // Each node begins with another lender. What nobody has ever lent is of no rank of the save.
-  static void AddElsewhere(v1::CheckpointOrder& order, const Lenders& all_lenders, int32_t image, size_t group_rank) {
+  static void AddElsewhere(Elsewhere& all, const Lenders& all_lenders, int32_t image, size_t group_rank) {
     const auto lenders = all_lenders.find(image);
     if (lenders == all_lenders.end()) return;
-    v1::ImageElsewhere& elsewhere = *order.mutable_restore()->add_elsewhere();
+    v1::ImageElsewhere& elsewhere = *all.Add();
     elsewhere.set_rank(image);
-    const std::vector<v1::ImageSource>& all = lenders->second;
-    for (size_t i = 0; i < std::min(all.size(), kMaxLenders); ++i) {
-      *elsewhere.add_sources() = all[(group_rank + i) % all.size()];
+    const std::vector<v1::ImageSource>& from = lenders->second;
+    for (size_t i = 0; i < std::min(from.size(), kMaxLenders); ++i) {
+      *elsewhere.add_sources() = from[(group_rank + i) % from.size()];
     }
   }
 
