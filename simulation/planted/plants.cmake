@@ -202,10 +202,10 @@ phx_plant(NAME commit-too-early FILE master/topics/checkpoints.cc SEEDS 500
   PUT [==[    const bool almost = PLANTED && AllHere() && sessions.size() + 1 == s_.members.size();
     if (almost || AllIn(sessions)) Commit(name, dir, save);]==])
 
-phx_plant(NAME torn-save-restored FILE master/topics/checkpoints.cc SEEDS 500
+phx_plant(NAME torn-save-restored FILE master/topics/checkpoints_held.cc SEEDS 500
   WHAT "a save that some rank had not sealed is restored from memory"
-  FIND [==[    return complete || was_committed ? "" : "some rank had not sealed it";]==]
-  PUT [==[    return PLANTED || complete || was_committed ? "" : "some rank had not sealed it";]==])
+  FIND [==[  return complete || was_committed ? "" : "some rank had not sealed it";]==]
+  PUT [==[  return PLANTED || complete || was_committed ? "" : "some rank had not sealed it";]==])
 
 phx_plant(NAME storage-before-memory FILE master/topics/checkpoints.cc SEEDS 500
   WHAT "a step on storage is restored where memory has a later one"
@@ -274,11 +274,11 @@ phx_plant(NAME nobody-writes-the-state FILE agent/checkpoint/checkpoints.cc SEED
   FIND [==[dir.folders.contains(folder)});]==]
   PUT [==[!PLANTED && dir.folders.contains(folder)});]==])
 
-phx_plant(NAME part-nowhere FILE master/topics/checkpoints.cc SEEDS 3000
+phx_plant(NAME part-nowhere FILE master/topics/checkpoints_held.cc SEEDS 3000
   WHAT "sharded state is restored from memory though a rank's part of it is lost"
-  FIND [==[        if (ranks.contains(rank)) {]==]
-  PUT [==[        if (PLANTED) continue;
-        if (ranks.contains(rank)) {]==])
+  FIND [==[      if (ranks.contains(rank)) {]==]
+  PUT [==[      if (PLANTED) continue;
+      if (ranks.contains(rank)) {]==])
 
 phx_plant(NAME one-reader FILE checkpoint/memory/pages.cc SEEDS 12000 FIRST 2599
   WHAT "the first of two stores of one save to end lets its slot go"

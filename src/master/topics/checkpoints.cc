@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "master/topics/checkpoints_held.h"
+
 namespace phalanx::master {
 namespace {
 
@@ -20,17 +22,12 @@ std::string TooManyDirs(const std::string& name) {
   return fmt::format("{} is one directory too many: a job saves to at most {}", name, kMaxCheckpointDirs);
 }
 
-constexpr int32_t kSharedImage = -1;  // for all ranks of a node; others are named by the rank whose they are
-
-using HeldBySession = std::map<uint64_t, const v1::HeldSave*>;
-using Lenders = std::map<int32_t, std::vector<v1::ImageSource>>;
-using Elsewhere = google::protobuf::RepeatedPtrField<v1::ImageElsewhere>;
 using Found = std::map<std::string, std::map<SaveKey, HeldBySession>>;
 
 // One event's decisions; one object a call, so that helpers need no out-parameters.
 class Stepper {
  public:
-  Stepper(CheckpointState& state, Instant now) : s_(state), now_(now) {}
+  Stepper(CheckpointState& state, Instant now) : s_(state), held_(state), now_(now) {}
 
   CheckpointOrders Take() { return std::move(out_); }
 
@@ -271,7 +268,7 @@ class Stepper {
   void LoseLender() {
     if (!s_.settled) return SettleWhereAllHaveTold();
     for (auto& [name, dir] : s_.dirs) {
-      if (!dir.borrowed || IsWhole(name, *dir.committed)) continue;
+      if (!dir.borrowed || held_.IsWhole(name, *dir.committed)) continue;
       out_.breaks_round = out_.breaks_round || (!dir.decided.empty() && !AllIn(dir.restored));
       StopBorrowing(dir);
       PassOver(dir, fmt::format("step {} in memory: a node that lent a part of it has gone", dir.committed->step));
@@ -532,7 +529,8 @@ class Stepper {
              const auto saves = found.find(entry.first);
              if (saves == found.end()) return !entry.second.committed;
              const auto& [newest, by_session] = *saves->second.rbegin();
-             return entry.second.committed == newest && Missing(by_session, true).empty() && Unread(by_session).empty();
+             return entry.second.committed == newest && held_.Missing(by_session, true).empty() &&
+                    held_.Unread(by_session).empty();
            });
   }
 
@@ -567,8 +565,8 @@ class Stepper {
   bool CanSettle(const CheckpointDir& dir, const std::map<SaveKey, HeldBySession>& saves) const {
     return std::ranges::any_of(saves, [&](const auto& entry) {
       const auto& [save, by_session] = entry;
-      const bool was_committed = IsCommitted(by_session) || dir.committed == save;
-      return Missing(by_session, was_committed).empty() && Unread(by_session).empty();
+      const bool was_committed = Holdings::IsCommitted(by_session) || dir.committed == save;
+      return held_.Missing(by_session, was_committed).empty() && held_.Unread(by_session).empty();
     });
   }
 
@@ -587,20 +585,20 @@ class Stepper {
     const std::optional<SaveKey> known = std::exchange(dir.committed, std::nullopt);
     for (auto it = saves.rbegin(); it != saves.rend(); ++it) {
       const auto& [save, by_session] = *it;
-      const bool was_committed = IsCommitted(by_session) || known == save;
-      std::string missing = Missing(by_session, was_committed);
-      const std::string unread = missing.empty() ? Unread(by_session) : "";
+      const bool was_committed = Holdings::IsCommitted(by_session) || known == save;
+      std::string missing = held_.Missing(by_session, was_committed);
+      const std::string unread = missing.empty() ? held_.Unread(by_session) : "";
       dir.unreadable = dir.unreadable || !unread.empty();
       if (!unread.empty()) missing = unread;
       if (missing.empty()) {
         dir.committed = save;
         dir.committed_world_size = by_session.begin()->second->world_size();
         dir.committed_form = FormOf(by_session.begin()->second->form());
-        dir.covered = HoldAll(by_session);
+        dir.covered = held_.HoldAll(by_session);
         dir.offered = true;
-        const HeldBySession of_members = OfMembers(by_session);
-        dir.borrowed = of_members.empty() || !Missing(of_members, true).empty();
-        dir.lenders = LendersWhereNeeded(dir.borrowed ? by_session : of_members);
+        const HeldBySession of_members = held_.OfMembers(by_session);
+        dir.borrowed = of_members.empty() || !held_.Missing(of_members, true).empty();
+        dir.lenders = held_.LendersWhereNeeded(dir.borrowed ? by_session : of_members);
         dir.sealed_unix_ms = 0;
         for (const auto& [session, held] : by_session) {
           dir.sealed_unix_ms = std::max(dir.sealed_unix_ms, held->sealed_unix_ms());
@@ -624,7 +622,7 @@ class Stepper {
     for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
       const uint64_t session = s_.members[group_rank].session;
       if (session == 0) continue;
-      Elsewhere lent = LentTo(group_rank, name, dir);
+      Elsewhere lent = held_.LentTo(group_rank, name, dir);
       if (lent.empty()) {
         others.push_back(session);
         continue;
@@ -636,24 +634,6 @@ class Stepper {
     if (!others.empty()) out_.orders.push_back({std::move(others), std::move(order)});
   }
 
-  HeldBySession OfMembers(HeldBySession by_session) const {
-    std::erase_if(by_session, [this](const auto& entry) { return s_.lenders.contains(entry.first); });
-    return by_session;
-  }
-
-  // Of what all that are here hold now.
-  bool IsWhole(const std::string& name, const SaveKey& save) const {
-    HeldBySession by_session;
-    const auto add = [&](uint64_t session, const v1::CheckpointsHeld& all) {
-      if (const v1::HeldSave* const held = HeldIn(all, name, save)) by_session[session] = held;
-    };
-    for (const auto& [session, all] : s_.held) add(session, all);
-    for (const auto& [session, all] : s_.lenders) {
-      if (all) add(session, *all);
-    }
-    return !by_session.empty() && Missing(by_session, true).empty();
-  }
-
   // Once: the master before may have said so already.
   static void PassOver(CheckpointDir& dir, const std::string& why) {
     if (dir.passed_over.find(why) != std::string::npos || dir.passed_over.ends_with(kAndMore)) return;
@@ -662,188 +642,6 @@ class Stepper {
       return;
     }
     dir.passed_over += (dir.passed_over.empty() ? "" : "; ") + why;
-  }
-
-  static bool IsCommitted(const HeldBySession& by_session) {
-    return std::any_of(by_session.begin(), by_session.end(),
-                       [](const auto& entry) { return entry.second->committed(); });
-  }
-
-  // What keeps the save from being restored in the live round; empty: nothing does.
-  std::string Missing(const HeldBySession& by_session, bool was_committed) const {
-    const v1::HeldSave& first = *by_session.begin()->second;
-    const bool lends_half = !was_committed && std::ranges::any_of(by_session, [&](const auto& entry) {
-      return s_.lenders.contains(entry.first) && LacksShared(entry.second, first);
-    });
-    if (lends_half) return "a node that lends it holds a part of it";
-    if (first.form().own() == v1::ANY_RANK) return MissingForAnyRank(by_session, was_committed);
-    std::optional<Lenders> lenders;  // of large worlds: only where one is needed
-    std::set<uint32_t> ranks;
-    for (const auto& [session, held] : by_session) ranks.insert(held->ranks().begin(), held->ranks().end());
-    const bool complete = ranks.size() == first.world_size();
-    for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
-      const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
-      // Nobody knows whether it would have sealed the rest.
-      const bool is_half = first.form().shared() && held != nullptr && !held->main() && !was_committed;
-      if (is_half) return fmt::format("the node of group rank {} holds a part of it", group_rank);
-      for (const int32_t image : LackedBy(group_rank, held, first)) {
-        if (!lenders) lenders = LendersOf(by_session);
-        if (lenders->contains(image)) continue;
-        if (held == nullptr) return fmt::format("the node of group rank {} does not hold it", group_rank);
-        if (image < 0) return fmt::format("the node of group rank {} holds a part of it", group_rank);
-        return fmt::format("the node of rank {} does not hold that rank's image", image);
-      }
-    }
-    if (first.form().own() == v1::OWNER && first.world_size() != s_.world_size) {
-      return fmt::format("it was saved by {} ranks, and {} are to go on", first.world_size(), s_.world_size);
-    }
-    return complete || was_committed ? "" : "some rank had not sealed it";
-  }
-
-  // Worlds of any size share it out among them, and any rank may need any rank's image: all are to be somewhere.
-  std::string MissingForAnyRank(const HeldBySession& by_session, bool was_committed) const {
-    const v1::HeldSave& first = *by_session.begin()->second;
-    std::set<uint32_t> ranks;
-    for (const auto& [session, held] : by_session) ranks.insert(held->ranks().begin(), held->ranks().end());
-    std::optional<Lenders> lenders;
-    for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
-      const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
-      const bool is_half = first.form().shared() && held != nullptr && !held->main() && !was_committed;
-      if (is_half) return fmt::format("the node of group rank {} holds a part of it", group_rank);
-      if (IsEnoughFor(group_rank, held, first)) continue;
-      if (!lenders) lenders = LendersOf(by_session);
-      if (held == nullptr && lenders->empty()) {
-        return fmt::format("the node of group rank {} does not hold it", group_rank);
-      }
-      if (LacksShared(held, first) && !lenders->contains(kSharedImage)) {
-        return fmt::format("the node of group rank {} holds a part of it", group_rank);
-      }
-      std::set<uint32_t> own;
-      if (held != nullptr) own.insert(held->ranks().begin(), held->ranks().end());
-      const bool all_lent = lenders->size() == first.world_size() + size_t{lenders->contains(kSharedImage)};
-      for (uint32_t rank = 0; rank < first.world_size() && !all_lent; ++rank) {
-        if (own.contains(rank) || lenders->contains(static_cast<int32_t>(rank))) continue;
-        if (ranks.contains(rank)) {
-          return fmt::format("nobody lends the image of rank {} to the node of group rank {}", rank, group_rank);
-        }
-        return fmt::format("the image of rank {} is not in the memory of this round's nodes", rank);
-      }
-    }
-    return "";
-  }
-
-  // Where any rank may need any image: what it holds is all that its ranks need, since the world is the one that has
-  // saved it. What several ranks have lies on each node, and the image that its ranks share names those.
-  bool IsEnoughFor(size_t group_rank, const v1::HeldSave* held, const v1::HeldSave& any) const {
-    return held != nullptr && !LacksShared(held, any) && any.world_size() == s_.world_size &&
-           OwnLackedBy(group_rank, held).empty();
-  }
-
-  static bool LacksShared(const v1::HeldSave* held, const v1::HeldSave& any) {
-    return any.form().shared() && (held == nullptr || !held->main());
-  }
-
-  // Why it is not tried again to have a node read what it lacks; empty: it is, or there is nothing.
-  std::string Unread(const HeldBySession& by_session) const {
-    const v1::HeldSave& first = *by_session.begin()->second;
-    for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
-      const uint64_t session = s_.members[group_rank].session;
-      const std::string& why = s_.held.at(session).unreadable();
-      if (why.empty() || !NeedsOthers(group_rank, HeldBy(by_session, session), first)) continue;
-      return fmt::format("the node of group rank {} could not read it from those that hold it: {}", group_rank, why);
-    }
-    return "";
-  }
-
-  // Its ranks cannot do with what it holds.
-  bool NeedsOthers(size_t group_rank, const v1::HeldSave* held, const v1::HeldSave& any) const {
-    if (any.form().own() == v1::ANY_RANK) return !IsEnoughFor(group_rank, held, any);
-    return !LackedBy(group_rank, held, any).empty();
-  }
-
-  static const v1::HeldSave* HeldBy(const HeldBySession& by_session, uint64_t session) {
-    const auto held = by_session.find(session);
-    return held == by_session.end() ? nullptr : held->second;
-  }
-
-  // The images of its ranks' part of the save that they cannot do without and it does not hold. `any`: somebody's part.
-  std::vector<int32_t> LackedBy(size_t group_rank, const v1::HeldSave* held, const v1::HeldSave& any) const {
-    std::vector<int32_t> lacked;
-    if (LacksShared(held, any)) lacked.push_back(kSharedImage);
-    if (any.form().own() == v1::NOBODY) return lacked;
-    for (const uint32_t rank : OwnLackedBy(group_rank, held)) lacked.push_back(static_cast<int32_t>(rank));
-    return lacked;
-  }
-
-  // Ranks of that node whose own images it does not hold.
-  std::vector<uint32_t> OwnLackedBy(size_t group_rank, const v1::HeldSave* held) const {
-    const CheckpointMember& member = s_.members[group_rank];
-    std::set<uint32_t> own;
-    if (held != nullptr) own.insert(held->ranks().begin(), held->ranks().end());
-    std::vector<uint32_t> lacked;
-    for (uint32_t rank = member.rank_base; rank < member.rank_base + member.local_world_size; ++rank) {
-      if (!own.contains(rank)) lacked.push_back(rank);
-    }
-    return lacked;
-  }
-
-  // The members hold what the save has, each the part of its own ranks.
-  bool HoldAll(const HeldBySession& by_session) const {
-    const v1::HeldSave& first = *by_session.begin()->second;
-    std::set<uint32_t> ranks;
-    for (size_t group_rank = 0; group_rank < s_.members.size(); ++group_rank) {
-      const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
-      if (held == nullptr || !LackedBy(group_rank, held, first).empty()) return false;
-      ranks.insert(held->ranks().begin(), held->ranks().end());
-    }
-    return first.form().own() != v1::ANY_RANK || ranks.size() == first.world_size();
-  }
-
-  // Null: the node has told of no such save.
-  static const v1::HeldSave* HeldIn(const v1::CheckpointsHeld& all, const std::string& name, const SaveKey& save) {
-    const auto held = std::ranges::find_if(
-        all.saves(), [&](const v1::HeldSave& each) { return each.dir() == name && KeyOf(each.save()) == save; });
-    return held == all.saves().end() ? nullptr : &*held;
-  }
-
-  // Of these ranks' images, as the members have told when the round began.
-  Lenders LendersOf(const std::string& name, const SaveKey& save, const std::set<uint32_t>& ranks) const {
-    Lenders lenders;
-    const auto add = [&](const v1::CheckpointsHeld& all) {
-      const v1::HeldSave* const held = all.has_source() ? HeldIn(all, name, save) : nullptr;
-      if (held == nullptr) return;
-      for (const uint32_t rank : held->ranks()) {
-        if (ranks.contains(rank)) lenders[static_cast<int32_t>(rank)].push_back(all.source());
-      }
-    };
-    for (const auto& [session, all] : s_.held) add(all);
-    for (const auto& [session, all] : s_.held_by_gone) add(all);
-    for (const auto& [session, all] : s_.lenders) {
-      if (all) add(*all);
-    }
-    return lenders;
-  }
-
-  Lenders LendersOf(const HeldBySession& by_session) const {
-    Lenders lenders;
-    for (const auto& [session, held] : by_session) {
-      const auto lender = s_.lenders.find(session);
-      const v1::CheckpointsHeld& all = lender == s_.lenders.end() ? s_.held.at(session) : *lender->second;
-      if (!all.has_source()) continue;
-      if (held->main()) lenders[kSharedImage].push_back(all.source());
-      for (const uint32_t rank : held->ranks()) lenders[static_cast<int32_t>(rank)].push_back(all.source());
-    }
-    return lenders;
-  }
-
-  Lenders LendersWhereNeeded(const HeldBySession& by_session) const {
-    const v1::HeldSave& first = *by_session.begin()->second;
-    bool needed = false;
-    for (size_t group_rank = 0; group_rank < s_.members.size() && !needed; ++group_rank) {
-      const v1::HeldSave* const held = HeldBy(by_session, s_.members[group_rank].session);
-      needed = NeedsOthers(group_rank, held, first) || !OwnLackedBy(group_rank, held).empty();
-    }
-    return needed ? LendersOf(by_session) : Lenders();
   }
 
   // --- restoring ---
@@ -881,49 +679,18 @@ class Stepper {
     const bool lacks = decision.restore().source() == v1::RestoreDecided::MEMORY && !dir.lenders.empty();
     if (!lacks || !s_.rank_of.contains(session)) return SendTo(session, decision);
     v1::CheckpointOrder order = decision;
-    *order.mutable_restore()->mutable_elsewhere() = LentTo(s_.rank_of.at(session), name, dir);
+    *order.mutable_restore()->mutable_elsewhere() = held_.LentTo(s_.rank_of.at(session), name, dir);
     SendTo(session, order);
-  }
-
-  // What that node lacks of the committed save and its ranks will need, whichever they ask for, where others lend it.
-  Elsewhere LentTo(size_t group_rank, const std::string& name, const CheckpointDir& dir) const {
-    const uint64_t session = s_.members[group_rank].session;
-    const v1::HeldSave* const held =
-        s_.held.contains(session) ? HeldIn(s_.held.at(session), name, *dir.committed) : nullptr;
-    Elsewhere lent;
-    if (dir.committed_form.shared && (held == nullptr || !held->main())) {
-      AddElsewhere(lent, dir.lenders, kSharedImage, group_rank);
-    }
-    if (dir.committed_form.own == FileNeed::kAnyRank) return lent;
-    for (const uint32_t rank : OwnLackedBy(group_rank, held)) {
-      AddElsewhere(lent, dir.lenders, static_cast<int32_t>(rank), group_rank);
-    }
-    return lent;
   }
 
   // Also where each node holds what its ranks need: a rank may want another one's all the same.
   void SendImages(uint64_t session, const std::string& name, const v1::CheckpointOrder& decision,
                   const v1::RestoreAsked& asked) {
-    const Lenders lenders = LendersOf(name, KeyOf(decision.save()), {asked.images().begin(), asked.images().end()});
     v1::CheckpointOrder order = decision;
     order.mutable_restore()->set_request(asked.request());
-    for (const uint32_t rank : asked.images()) {
-      AddElsewhere(*order.mutable_restore()->mutable_elsewhere(), lenders, static_cast<int32_t>(rank),
-                   s_.rank_of.at(session));
-    }
+    *order.mutable_restore()->mutable_elsewhere() =
+        held_.ImagesFor(s_.rank_of.at(session), name, KeyOf(decision.save()), asked.images());
     SendTo(session, order);
-  }
-
-  // Each node begins with another lender. What nobody has ever lent is of no rank of the save.
-  static void AddElsewhere(Elsewhere& all, const Lenders& all_lenders, int32_t image, size_t group_rank) {
-    const auto lenders = all_lenders.find(image);
-    if (lenders == all_lenders.end()) return;
-    v1::ImageElsewhere& elsewhere = *all.Add();
-    elsewhere.set_rank(image);
-    const std::vector<v1::ImageSource>& from = lenders->second;
-    for (size_t i = 0; i < std::min(from.size(), kMaxLenders); ++i) {
-      *elsewhere.add_sources() = from[(group_rank + i) % from.size()];
-    }
   }
 
   void OnFound(const std::string& name, const v1::FoundOnDisk& found) {
@@ -1359,6 +1126,7 @@ class Stepper {
   }
 
   CheckpointState& s_;
+  const Holdings held_;
   const Instant now_;
   CheckpointOrders out_;
 };
