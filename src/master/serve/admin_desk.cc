@@ -7,6 +7,7 @@
 
 #include "base/grpc_peer.h"
 #include "master/core/convert.h"
+#include "master/serve/other_job.h"
 #include "master/serve/shell_decisions.h"
 #include "wire/admin_call.h"
 
@@ -69,9 +70,7 @@ grpc::Status AdminDesk::WhyNot(const wire::Caller& caller, const std::string& jo
   if (*caller.role == wire::Role::kUnknown) {
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "the certificate's role is unknown");
   }
-  if (!job_id.empty() && job_id != job_id_) {
-    return grpc::Status(grpc::StatusCode::NOT_FOUND, "this master serves another job than the one that was asked for");
-  }
+  if (!job_id.empty() && job_id != job_id_) return OtherJob();
   return grpc::Status::OK;
 }
 

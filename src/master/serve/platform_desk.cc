@@ -4,6 +4,7 @@
 
 #include "base/grpc_peer.h"
 #include "master/core/platform.h"
+#include "master/serve/other_job.h"
 
 namespace phalanx::master {
 
@@ -58,9 +59,7 @@ void PlatformDesk::Refuse(wire::PlatformStream& stream, const grpc::Status& why)
 grpc::Status PlatformDesk::Admit(const v1::PlatformMessage& first) const {
   using grpc::StatusCode;
   if (!first.has_hello()) return grpc::Status(StatusCode::INVALID_ARGUMENT, "the first message is to be a hello");
-  if (!first.hello().job_id().empty() && first.hello().job_id() != job_id_) {
-    return grpc::Status(StatusCode::NOT_FOUND, "this master serves another job than the one that was asked for");
-  }
+  if (!first.hello().job_id().empty() && first.hello().job_id() != job_id_) return OtherJob();
   if (job_.candidacy) return grpc::Status(StatusCode::UNAVAILABLE, "this master is not elected yet");
   if (job_.moved_to) {
     return grpc::Status(StatusCode::UNAVAILABLE, fmt::format("the job's master is at {} port {}",
