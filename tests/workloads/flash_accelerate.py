@@ -2,12 +2,12 @@
 of each step, and what the weights are at the end."""
 
 import argparse
-import hashlib
 import os
 import signal
 
 import torch
 from accelerate import Accelerator
+from flash_files import digest_of
 from phalanx.checkpoint import Storage
 from phalanx.checkpoint.adapters.accelerate import FlashCheckpoint
 from report import report
@@ -30,10 +30,7 @@ model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
 
 
 def digest():
-    found = hashlib.sha256()
-    for name, value in sorted(accelerator.unwrap_model(model).state_dict().items()):
-        found.update(name.encode() + value.numpy().tobytes())
-    return found.hexdigest()[:16]
+    return digest_of(accelerator.unwrap_model(model).state_dict())
 
 
 if options.stock_load:

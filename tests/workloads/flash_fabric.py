@@ -3,11 +3,11 @@
 
 import argparse
 import functools
-import hashlib
 import os
 import signal
 
 import torch
+from flash_files import die_at_file, digest_of, files_now
 from lightning.fabric import Fabric
 from report import report
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -29,32 +29,6 @@ options = parser.parse_args()
 FIRST_LIFE = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
 
-def files_now():
-    return sorted(os.listdir(options.folder)) if os.path.isdir(options.folder) else []
-
-
-def die_at_file(name):
-    """Killed between a step's being stored and its file's appearing."""
-    from phalanx.checkpoint.adapters import published
-
-    publish = published.publish_file
-
-    def dies(source, target):
-        if os.path.basename(target) == name:
-            report("dies", files=files_now())
-            os.kill(os.getpid(), signal.SIGKILL)
-        publish(source, target)
-
-    published.publish_file = dies
-
-
-def digest(weights):
-    found = hashlib.sha256()
-    for name, value in sorted(weights.items()):
-        found.update(name.encode() + value.numpy().tobytes())
-    return found.hexdigest()[:16]
-
-
 torch.set_num_threads(1)
 report("main")
 fabric = Fabric(accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp")
@@ -71,13 +45,13 @@ if not options.stock:
 
     flash = FlashCheckpoint(fabric, options.folder)
     if FIRST_LIFE and options.die_publishing:
-        die_at_file(options.die_publishing)
+        die_at_file(options.die_publishing, options.folder)
 if options.load and os.path.exists(options.load):
     fabric.load(options.load, state)
     report("loaded", n=state["step"], source=getattr(flash, "source", None))
 if flash is not None and not options.no_flash_load:
     flash.load(state)
-report("begin", n=state["step"], source=getattr(flash, "source", None), files=files_now())
+report("begin", n=state["step"], source=getattr(flash, "source", None), files=files_now(options.folder))
 
 
 def save():
@@ -110,22 +84,22 @@ def also():
     fabric.save(place("counted"), {**state, "step": "many"})
     state["best"] = [0.5]
     fabric.save(place("other"), state)  # another state of this step
-    report("at-once", files=files_now())
+    report("at-once", files=files_now(options.folder))
     optimizer.zero_grad()
     state["step"] += 1
     fabric.save(place("next"), state)
     fabric.save(place("again"), state)
-    wanted = digest(model.state_dict())
+    wanted = digest_of(model.state_dict())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
     rest = fabric.load(place("next"), {"model": model, "optimizer": optimizer, "step": 0}, strict=False)
-    report("read", is_same=digest(model.state_dict()) == wanted, rest=rest, source=flash.source)
+    report("read", is_same=digest_of(model.state_dict()) == wanted, rest=rest, source=flash.source)
 
 
 if options.also:
     also()
 if flash is not None and not options.just_ends:
     flash.close()
-    report("closed", files=files_now())
-report("done", n=state["step"], weights=digest(model.state_dict()))
+    report("closed", files=files_now(options.folder))
+report("done", n=state["step"], weights=digest_of(model.state_dict()))

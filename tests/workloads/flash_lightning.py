@@ -2,12 +2,12 @@
 ModelCheckpoint alone (--stock). Tells the loss of each step, and what the weights are at the end."""
 
 import argparse
-import hashlib
 import os
 import signal
 
 import lightning.pytorch as pl
 import torch
+from flash_files import die_at_file, digest_of, files_now
 from leaving import leave_group
 from report import report
 
@@ -33,32 +33,6 @@ if options.restarts_of_rank_1 and os.environ["RANK"] == "1":
 FIRST_LIFE = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
 
-def of_weights(module):
-    found = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        found.update(name.encode() + value.numpy().tobytes())
-    return found.hexdigest()[:16]
-
-
-def files_now():
-    return sorted(os.listdir(options.folder)) if os.path.isdir(options.folder) else []
-
-
-def die_at_file(name):
-    """Killed between a step's being stored and its file's appearing."""
-    from phalanx.checkpoint.adapters import published
-
-    publish = published.publish_file
-
-    def dies(source, target):
-        if os.path.basename(target) == name:
-            report("dies", files=files_now())
-            os.kill(os.getpid(), signal.SIGKILL)
-        publish(source, target)
-
-    published.publish_file = dies
-
-
 class Net(pl.LightningModule):
     def __init__(self):
         super().__init__()
@@ -74,7 +48,7 @@ class Net(pl.LightningModule):
         return loss
 
     def test_step(self, batch, index):
-        report("tested", weights=of_weights(self))
+        report("tested", weights=digest_of(self.state_dict()))
 
     def on_train_start(self):
         report("begin", n=self.trainer.global_step)
@@ -108,7 +82,7 @@ if not options.stock:
 
     callbacks.append(FlashCheckpoint(options.folder, every_n_train_steps=1))
     if FIRST_LIFE and options.die_publishing:
-        die_at_file(options.die_publishing)
+        die_at_file(options.die_publishing, options.folder)
 net = Net()
 trainer = pl.Trainer(
     max_steps=options.steps,
@@ -121,10 +95,10 @@ trainer = pl.Trainer(
     enable_model_summary=False,
 )
 trainer.fit(net, data, ckpt_path=options.load)
-report("done", n=trainer.global_step, weights=of_weights(net), files=files_now())
+report("done", n=trainer.global_step, weights=digest_of(net.state_dict()), files=files_now(options.folder))
 if options.save_behind:
     trainer.save_checkpoint(options.save_behind)
-    report("behind", files=files_now())
+    report("behind", files=files_now(options.folder))
 for path in options.test:
     trainer.test(net, data, ckpt_path=None if path == "as-it-is" else path)
 if options.restarts_of_rank_1:

@@ -3,13 +3,13 @@ phalanx.checkpoint.adapters.huggingface, or by the Trainer itself (--stock). Tel
 weights are at the end."""
 
 import argparse
-import hashlib
 import os
 import signal
 
 import pausing
 import torch
 import transformers
+from flash_files import digest_of
 from report import report
 from tokenizers import Tokenizer, models
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, Trainer, TrainerCallback
@@ -78,13 +78,6 @@ def model():
     return peft.get_peft_model(made, peft.LoraConfig(r=4, target_modules=["c_attn"], task_type="CAUSAL_LM"))
 
 
-def digest(of):
-    found = hashlib.sha256()
-    for name, value in sorted(of.state_dict().items()):
-        found.update(name.encode() + value.detach().contiguous().numpy().tobytes())
-    return found.hexdigest()[:16]
-
-
 torch.set_num_threads(1)
 report("main")
 strategy = "epoch" if options.by_epoch else "steps"
@@ -124,4 +117,9 @@ else:
         trainer = Trainer(**given)
         FlashCheckpoint(trainer, memory_steps=options.memory_steps)
 trainer.train(resume_from_checkpoint={"true": True, "none": None}.get(options.resume, options.resume))
-report("done", n=trainer.state.global_step, weights=digest(trainer.model), best=trainer.state.best_model_checkpoint)
+report(
+    "done",
+    n=trainer.state.global_step,
+    weights=digest_of(trainer.model.state_dict()),
+    best=trainer.state.best_model_checkpoint,
+)
