@@ -16,7 +16,7 @@ import signal
 import tempfile
 
 from support.arguments import count
-from support.job import WORKLOADS, Job, TimedOut
+from support.job import WORKLOADS, Job, measured
 from support.peers import phalanx
 from support.results import Results, finish
 
@@ -55,15 +55,10 @@ def measure(results, what, options, begins, changes, ranks):
             places=places,
             environment=environment,
         )
-        try:
+        with measured(job, results, what, who="phalanx.checkpoint.dcp"):
             told(job, "saved", nodes * nproc)
             changes(job)
             add(results, job, what, ranks)
-        except TimedOut as error:
-            results.add(what, "phalanx.checkpoint.dcp", None)
-            print(f"   {error}\n{job.logs()[-2000:]}")
-        finally:
-            job.kill()
 
 
 def a_node_joins(job):

@@ -13,11 +13,10 @@ nothing watches (support/forked.py).
 import argparse
 import dataclasses
 import shutil
-import sys
 import tempfile
 
 from support.arguments import count, names
-from support.job import Job, TimedOut
+from support.job import Job, measured
 from support.peers import BOUNDS, BY_NAME, ROOT, transformers_environment
 from support.results import Results, finish
 
@@ -36,15 +35,10 @@ def with_transformers(launcher):
 
 def one_launch(results, launcher, what, nproc, script, state=None):
     job = Job(launcher, 1, nproc, state=state, workload=f"{script}.py")
-    try:
+    with measured(job, results, what):
         _, steps = job.wait_whole_life(limit_s=LIMIT_S)
         results.add(what, launcher.name, max(event["t"] for event in steps.values()) - job.started_at)
         job.close()
-    except TimedOut as error:
-        print(f"   {error}\n{job.logs()[-2000:]}", file=sys.stderr)
-        results.add(what, launcher.name, None)
-    finally:
-        job.kill()
 
 
 def main():

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from support.arguments import amount, count, count_or_zero, names
-from support.job import Job, TimedOut
+from support.job import Job, measured
 from support.peers import phalanx, phalanx_with_master, torchrun, torchrun_own_store
 from support.results import Results, finish
 
@@ -33,18 +33,13 @@ CLONE_NEWNET = 0x40000000
 def lose(results, launcher, group_rank, options):
     what = f"all of a node killed (group rank {group_rank}) to the survivor's first step"
     job = Job(launcher, 2, 1, flags=["--max-restarts=100"], nnodes="1:2")
-    try:
+    with measured(job, results, what):
         life, _ = job.wait_whole_life()
         job.settle(life, options.settle)
         # torchrun's rendezvous is held by the node that was started first.
         ours = launcher.name == "phalanx-run"
         began = job.kill_node(job.node_of(job.pid(group_rank, life)) if ours else 1)
         results.add(what, launcher.name, job.wait_first_steps(began, 1, options.limit) - began)
-    except TimedOut as error:
-        results.add(what, launcher.name, None)
-        print(f"   {error}")
-    finally:
-        job.kill()
 
 
 class Namespace:
@@ -110,7 +105,7 @@ def lose_host(results, launcher, nodes, options):
     else:
         what = f"the rendezvous' node of {nodes} killed to the end of the others"
     job = Job(launcher, nodes, 1, flags=["--max-restarts=100"], nnodes=f"1:{nodes}")
-    try:
+    with measured(job, results, what):
         life, _ = job.wait_whole_life(limit_s=options.limit)
         job.settle(life, options.settle)
         # On one machine the endpoint is an address of all nodes: the one that was faster hosts our master.
@@ -120,11 +115,6 @@ def lose_host(results, launcher, nodes, options):
         codes = [node.wait(options.limit) for node in job.nodes[1:]]
         remark = f"they end, exit codes {' and '.join(map(str, codes))}"
         results.add(what, launcher.name, time.monotonic() - began, remark)
-    except (TimedOut, subprocess.TimeoutExpired) as error:
-        results.add(what, launcher.name, None)
-        print(f"   {error}")
-    finally:
-        job.kill()
 
 
 def lose_by_cut(results, what, launcher, places, options):

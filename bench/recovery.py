@@ -14,7 +14,7 @@ import signal
 import time
 
 from support.arguments import amount, count, names, shapes
-from support.job import Job, TimedOut
+from support.job import Job, measured
 from support.peers import BY_NAME
 from support.results import Results, finish
 
@@ -44,7 +44,7 @@ def one_job(results, details, launcher, shape, options):
     nodes, nproc = shape
     what = f"kill to first step, {nodes * nproc} ranks on {nodes} node{'s' * (nodes > 1)}"
     job = Job(launcher, nodes, nproc, flags=["--max-restarts=100"])
-    try:
+    with measured(job, results, what, note=launcher.note):
         life, _ = job.wait_whole_life(limit_s=120)
         for _ in range(options.kills if launcher.name.startswith("phalanx-run") else min(options.kills, PEERS_KILLS)):
             job.settle(life, options.settle)
@@ -55,11 +55,6 @@ def one_job(results, details, launcher, shape, options):
                 details.add(f"{what}: {text}", launcher.name, phases[phase])
             life = new_life
         job.close()
-    except TimedOut as error:
-        results.add(what, launcher.name, None, launcher.note)
-        print(f"   {error}")
-    finally:
-        job.kill()
 
 
 def main():

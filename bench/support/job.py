@@ -223,6 +223,7 @@ class Job:
 
     def close(self, limit_s=60):
         """Asks the training to end, kills what does not within the limit; returns the nodes' exit codes."""
+        self.memories |= memories_of(self.processes())
         self.stop_file.touch()
         codes = []
         for node in self.nodes:
@@ -281,6 +282,18 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def measured(job, results, what, who=None, note=None):
+    """Kills the job in the end. One that is too slow has a row without a figure, and its last words are printed."""
+    try:
+        yield
+    except (TimedOut, subprocess.TimeoutExpired) as error:
+        results.add(what, who or job.launcher.name, None, note)
+        print(f"   {error}\n{job.logs()[-2000:]}", file=sys.stderr)
+    finally:
+        job.kill()
 
 
 @contextlib.contextmanager
