@@ -51,6 +51,21 @@ def test_no_memory_is_taken_where_no_save_comes(job, folder, kind):
     assert not job.found("prepared") and not job.found("saved"), job.story()
 
 
+@pytest.mark.parametrize("kind", ["fabric", "accelerate"])
+def test_a_training_goes_on_behind_close(job, folder, kind):
+    node = job.standalone("first_saves.py", kind, str(folder), "--closes")
+    assert node.wait() == 0, job.story()
+    assert len(job.found("done")) == 2 and not job.found("prepared"), job.story()
+
+
+def test_a_hook_that_cannot_save_before_there_is_a_metric_ends_nothing(job, folder):
+    """It is called once more than Lightning calls it, when memory is made ready; the save finds none then."""
+    node = job.standalone("first_saves.py", "lightning", str(folder), "--needs-loss")
+    assert node.wait() == 0, job.story()
+    assert node.stderr.count("is not made ready before the first one: KeyError: 'loss'") == 2, job.story()
+    assert [event["n"] for event in job.found("saved")] == [4, 4], job.story()
+
+
 def test_lightning_goes_on_from_memory_with_the_same_losses(make_job, folder, tmp_path):
     script = "flash_lightning.py"
     stock = run(make_job, script, tmp_path / "stock", "--stock", launcher="torchrun")

@@ -1,7 +1,8 @@
 """A training of a framework's, of matrices that are worth copying beside it. Reports what was made ready for its first
 save, what was in that one's way, and when.
 
-KIND FOLDER [--no-saves]: huggingface, lightning, fabric or accelerate."""
+KIND FOLDER [--no-saves] [--closes]: huggingface, lightning, fabric or accelerate; with --closes fabric or accelerate,
+before it trains. With --needs-loss Lightning's module saves a metric that there is behind its fourth step alone."""
 
 import os
 import sys
@@ -12,7 +13,7 @@ from phalanx.checkpoint.adapters import saver
 from report import report
 
 kind, folder = sys.argv[1:3]
-saves = "--no-saves" not in sys.argv
+saves, closes, needs_loss = ("--no-saves" not in sys.argv, "--closes" in sys.argv, "--needs-loss" in sys.argv)
 STEPS, EVERY, WIDTH = 6, 4, 192
 torch.set_num_threads(1)
 report("main")
@@ -65,7 +66,14 @@ def with_lightning():
             self.layers = layers()
 
         def training_step(self, batch, index):
-            return self.layers(batch[0]).square().mean()
+            loss = self.layers(batch[0]).square().mean()
+            if self.global_step == EVERY - 1:
+                self.log("loss", loss)
+            return loss
+
+        def on_save_checkpoint(self, checkpoint):
+            if needs_loss:
+                checkpoint["best"] = self.trainer.callback_metrics["loss"]
 
         def configure_optimizers(self):
             return torch.optim.AdamW(self.parameters())
@@ -94,12 +102,14 @@ def with_fabric():
     state = {"model": model, "optimizer": optimizer, "step": 0}
     flash = FlashCheckpoint(fabric, folder)
     flash.load(state)
+    if closes:
+        flash.close()
     while state["step"] < STEPS:
         fabric.backward(model(torch.rand(1, WIDTH)).square().mean())
         optimizer.step()
         optimizer.zero_grad()
         state["step"] += 1
-        if state["step"] == EVERY:
+        if state["step"] == EVERY and not closes:
             flash.save(state)
     flash.close()
 
@@ -112,11 +122,13 @@ def with_accelerate():
     model = layers()
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
     flash = FlashCheckpoint(accelerator, folder)
+    if closes:
+        flash.close()
     for step in range(1, STEPS + 1):
         accelerator.backward(model(torch.rand(1, WIDTH)).square().mean())
         optimizer.step()
         optimizer.zero_grad()
-        if step == EVERY:
+        if step == EVERY and not closes:
             flash.save_state(step)
     flash.close()
 

@@ -448,6 +448,11 @@ class Checkpointer:
     def _is_able_to_save(self):
         return self._writer is not None and not self._closed and os.getpid() == self._pid
 
+    @property
+    def is_open(self):
+        """close() was not called."""
+        return not self._closed
+
     def _must_be_open(self):
         if os.getpid() != self._pid:
             raise RuntimeError("phalanx.checkpoint: a child process of a rank cannot save; the rank itself can")

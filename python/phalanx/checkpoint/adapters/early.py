@@ -5,6 +5,8 @@ import functools
 
 from torch.optim import Optimizer
 
+from phalanx.checkpoint import files
+from phalanx.checkpoint.link import alone
 from phalanx.checkpoint.ranks import place
 
 
@@ -29,13 +31,27 @@ class Early:
 
     def now(self):
         """The same at once, where nothing was made ready before."""
-        if self._is_due:
-            self._is_due = False
-            self._checkpointer.prepare(self._contents(), waits=False)
+        is_due, contents = self._is_due, self._contents
+        self._is_due, self._contents = False, None
+        if is_due and self._checkpointer.is_open:
+            self._make_ready(contents)
+
+    def _make_ready(self, contents):
+        try:
+            made = contents()
+        except Exception as error:
+            # The framework's own code and hooks of the user's, which may not expect to be asked before there is a
+            # metric: a save would raise that, and this is none. Plans of dcp have no way to say so to others.
+            if not isinstance(self._checkpointer, files.Checkpointer):
+                raise
+            alone.say(f"memory for saves is not made ready before the first one: {type(error).__name__}: {error}")
+            self._checkpointer.prepare_nothing()
+            return
+        self._checkpointer.prepare(made, waits=False)
 
     def saves(self):
         """A save begins: nothing is to be made ready before the next one."""
-        self._is_due = False
+        self._is_due, self._contents = False, None
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -51,7 +67,7 @@ class Early:
         """now(), when a call of `target`'s method has given something for which is_step() is true."""
         if not self._is_due:
             return
-        stock = getattr(target, name)
+        stock, is_own = getattr(target, name), name in vars(target)
 
         @functools.wraps(stock)
         def step(*arguments, **named):
@@ -59,7 +75,10 @@ class Early:
             if self._is_due and is_step(given):
                 self.now()
             if not self._is_due and vars(target).get(name) is step:
-                delattr(target, name)
+                if is_own:  # of a profiler's, say
+                    setattr(target, name, stock)
+                else:
+                    delattr(target, name)
             return given
 
         setattr(target, name, step)
