@@ -108,6 +108,11 @@ std::optional<v1::ImageSource> SimKeeper::Lend() {
 
 void SimKeeper::Do(const agent::FetchImages& action) { Fetch(action, kImageTries); }
 
+void SimKeeper::Do(const agent::ForgetAhead& /*action*/) {
+  fetched_ = {};
+  forgotten_epoch_ = epoch_;
+}
+
 // All at once, at the end: what has become another image until then is not taken. Who lends it may stand still, or not
 // be reached, for a while.
 void SimKeeper::Fetch(const agent::FetchImages& action, int tries) {
@@ -123,7 +128,8 @@ void SimKeeper::Fetch(const agent::FetchImages& action, int tries) {
       if (!image && !can_do_without) error = fmt::format("no node lends the image of rank {}", elsewhere.rank());
       if (!image && tries > 1 && action.epoch == epoch_ && SomeLenderLives(elsewhere)) return Fetch(action, tries - 1);
     }
-    if (action.epoch == epoch_ && error.empty()) {
+    const bool is_forgotten = action.ahead && forgotten_epoch_ == epoch_;
+    if (action.epoch == epoch_ && error.empty() && !is_forgotten) {
       if (fetched_.save != fetched.save) fetched_ = {fetched.save, {}};
       fetched_.images.merge(fetched.images);
     }

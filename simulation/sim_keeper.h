@@ -136,6 +136,7 @@ class SimKeeper {
   void Do(const agent::FindSteps& action);
   void Do(const agent::CheckStep& action);
   void Do(const agent::FetchImages& action);
+  void Do(const agent::ForgetAhead& action);
   void Do(const agent::MakeStepFolder& action);
   void Do(const agent::WriteImages& action);
   void Do(const agent::CloseStep& action);
@@ -181,6 +182,7 @@ class SimKeeper {
   int64_t next_request_ = 1;
   std::map<std::string, agent::CheckedFolder> checked_;
   Fetched fetched_;
+  uint64_t forgotten_epoch_ = 0;                 // of the last ForgetAhead
   std::vector<checkpoint::FoundStep> archived_;  // as this agent has seen it last
   std::string copied_from_;                      // the step that it is copying to the archive
   uint32_t rank_base_ = 0;

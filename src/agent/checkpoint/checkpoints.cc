@@ -503,10 +503,11 @@ void NodeCheckpoints::OnOrder(const v1::CheckpointOrder& order) {
   }
 }
 
-// While the ranks begin. Where something else is restored in the end the images are there for nothing, till the next
-// save is committed.
+// While the ranks begin. A master that settles anew, while they train, says it once more: they may have gone on.
 void NodeCheckpoints::ReadAhead(const Dir& dir, const v1::CheckpointOrder& order) {
-  if (order.committed().elsewhere().empty() || !dir.decided.empty() || !dir.fetching.empty()) return;
+  const bool asked = !dir.decided.empty() || !dir.fetching.empty();
+  const bool saves = !dir.saves.empty() || (dir.committed && dir.committed->epoch == epoch_);
+  if (order.committed().elsewhere().empty() || asked || saves) return;
   v1::CheckpointOrder read;
   read.set_dir(order.dir());
   *read.mutable_save() = order.save();
@@ -516,6 +517,7 @@ void NodeCheckpoints::ReadAhead(const Dir& dir, const v1::CheckpointOrder& order
 
 // The order can be carried out: what its ranks need of the save is here.
 void NodeCheckpoints::Restored(const std::string& name, Dir& dir, const v1::CheckpointOrder& order) {
+  if (order.restore().source() != v1::RestoreDecided::MEMORY && dir.decided.empty()) Do(ForgetAhead{name});
   dir.decided[order.restore().branch()] = order;
   if (dir.decided.size() > kDecidedKept) dir.decided.erase(dir.decided.begin());
   if (order.restore().source() == v1::RestoreDecided::DISK) dir.from_disk = SaveKey{epoch_, order.save().step()};

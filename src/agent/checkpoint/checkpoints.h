@@ -140,6 +140,10 @@ struct FetchImages {
   ImageParts parts;    // of those that were asked for; of all others all of it
   bool ahead = false;
 };
+// Something else than memory is restored: what was read ahead goes, and what is being read ahead is given up.
+struct ForgetAhead {
+  std::string dir;
+};
 struct MakeStepFolder {
   std::string dir;
   SaveKey save;
@@ -173,8 +177,8 @@ struct SayCheckpoint {
 
 using CheckpointAction =
     std::variant<TellMaster, ScanMemory, MarkCommitted, MarkDropped, HoldSave, ReleaseSave, AnswerWait, AnswerRestore,
-                 AnswerImages, FindSteps, CheckStep, FetchImages, MakeStepFolder, WriteImages, CloseStep, ArchiveSteps,
-                 TidyUp, RemoveMemory, LeaveMemory, SayCheckpoint>;
+                 AnswerImages, FindSteps, CheckStep, FetchImages, ForgetAhead, MakeStepFolder, WriteImages, CloseStep,
+                 ArchiveSteps, TidyUp, RemoveMemory, LeaveMemory, SayCheckpoint>;
 
 // --- state --------------------------------------------------------------------------------------------------------
 

@@ -331,6 +331,26 @@ TEST_F(NodeCheckpointsTest, WhatOthersLendIsReadBeforeRanksAsk) {
   EXPECT_EQ(TakeAll<AnswerRestore>().size(), 1U);
 }
 
+TEST_F(NodeCheckpointsTest, WhatWasReadAheadGoesWhereSomethingElseIsRestored) {
+  v1::CheckpointOrder committed = Order(10);
+  committed.mutable_committed()->add_elsewhere()->set_rank(kMainPage);
+  node_.OnOrder(committed);
+  node_.OnRestore(0, 7, kDir, 0);
+  v1::CheckpointOrder order = Order(20);
+  order.mutable_restore()->set_source(v1::RestoreDecided::DISK);
+  node_.OnOrder(order);
+  EXPECT_EQ(TakeAll<ForgetAhead>().size(), 1U);
+}
+
+TEST_F(NodeCheckpointsTest, NothingIsReadAheadOfRanksThatSave) {
+  Open();
+  SealAll(20);
+  v1::CheckpointOrder committed = Order(10);
+  committed.mutable_committed()->add_elsewhere()->set_rank(kMainPage);
+  node_.OnOrder(committed);
+  EXPECT_TRUE(TakeAll<FetchImages>().empty());
+}
+
 TEST_F(NodeCheckpointsTest, RanksAreAnsweredWhenWhatOthersLendIsHere) {
   const v1::CheckpointOrder order = OrderOfLent(10);
   node_.OnRestore(0, 7, kDir, 0);

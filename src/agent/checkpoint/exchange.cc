@@ -19,6 +19,20 @@ namespace ckpt = phalanx::checkpoint;
 
 namespace {
 
+// Of the memory that is free, for one image that is read ahead: the ranks have hardly begun, and three slots that are
+// as large have room beside it.
+constexpr uint64_t kPartForAhead = 4;
+
+// Whoever holds the last one gives up what it does.
+void Fire(std::shared_ptr<const Fd>& stop) {
+  if (stop) {
+    const uint64_t one = 1;
+    // A counter that has room for it: it cannot fail.
+    static_cast<void>(write(stop->get(), &one, sizeof one) == 0);
+  }
+  stop = std::make_shared<const Fd>(eventfd(0, EFD_CLOEXEC));
+}
+
 StatusOr<ckpt::ImageSource> SourceOf(const v1::ImageSource& wire) {
   ckpt::ImageSource source;
   if (wire.port() == 0 || wire.port() > UINT16_MAX || wire.key().size() != source.key.size()) {
@@ -43,7 +57,7 @@ Status FetchOne(const FetchJob& job, const v1::ImageElsewhere& elsewhere, const 
   }
   if (sources.empty() && !wrong.ok()) return wrong;
   const ckpt::ImageName image = {job.order.dir(), KeyOf(job.order.save()), elsewhere.rank()};
-  const uint64_t bytes_max = ckpt::FreeMemoryBytes(job.folder);
+  const uint64_t bytes_max = ckpt::FreeMemoryBytes(job.folder) / (job.ahead ? kPartForAhead : 1);
   if (!ranges) return ckpt::FetchImage(image, std::move(sources), to.path, bytes_max, stop.get());
   return ckpt::FetchRanges(image, std::move(sources), to, *ranges, bytes_max, stop.get());
 }
@@ -88,6 +102,8 @@ FetchedFiles FetchAll(const FetchJob& job, const Fd& stop) {
     // Random numbers and the like, which ranks of a larger world have not either.
     const bool can_do_without = job.form.own == FileNeed::kNobody && elsewhere.rank() != ckpt::kMainRank;
     if (can_do_without && !absl::IsCancelled(read)) continue;
+    if (job.ahead && absl::IsCancelled(read)) break;
+    if (job.ahead) continue;
     for (const auto& [rank, file] : std::exchange(fetched.files, {})) {
       if (!job.begun.contains(rank) || job.begun.at(rank) != file.path) unlink(file.path.c_str());
     }
@@ -118,14 +134,17 @@ StatusOr<std::optional<v1::ImageSource>> ImageExchange::Lend(ckpt::LentImages im
 }
 
 void ImageExchange::OnRound() {
-  if (stop_) {
-    const uint64_t one = 1;
-    // A counter that has room for it: it cannot fail.
-    static_cast<void>(write(stop_->get(), &one, sizeof one) == 0);
-  }
-  stop_ = std::make_shared<const Fd>(eventfd(0, EFD_CLOEXEC));
+  Fire(stop_);
+  Fire(ahead_stop_);
   for (const auto& [dir, kept] : std::exchange(kept_, {})) Remove(kept);
   committed_.clear();
+}
+
+void ImageExchange::StopAhead() { Fire(ahead_stop_); }
+
+void ImageExchange::Forget(const std::string& dir) {
+  const auto kept = kept_.extract(dir);
+  if (!kept.empty()) Remove(kept.mapped());
 }
 
 void ImageExchange::OnCommitted(const std::string& dir, const SaveKey& save) {

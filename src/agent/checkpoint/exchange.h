@@ -30,7 +30,7 @@ struct FetchedFile {
 // What a fetch has come to: files by whose image it is.
 struct FetchedFiles {
   std::map<int32_t, FetchedFile> files;
-  std::string error;  // empty: all are there; else none is
+  std::string error;  // empty: all are there, or what could be read ahead; else none is
 };
 // What is to be read: of the images that the order, which has `restore`, names elsewhere.
 struct FetchJob {
@@ -40,6 +40,8 @@ struct FetchJob {
   SaveForm form;                         // what a save of that form can do without is left out where nobody lends it
   std::string folder;                    // for new files
   uint64_t number = 0;                   // that tells them from others there
+  // Before anybody has asked: what is read whole is worth having without the rest, and less memory is taken for it.
+  bool ahead = false;
 };
 // Blocks until all is there, or nobody lends it, or `stop` can be read.
 FetchedFiles FetchAll(const FetchJob& job, const Fd& stop);
@@ -66,6 +68,11 @@ class ImageExchange {
 
   // What the next FetchAll is to be told.
   std::shared_ptr<const Fd> stop() const { return stop_; }
+  // The same for one that reads ahead, which is given up before the round is over, too.
+  std::shared_ptr<const Fd> ahead_stop() const { return ahead_stop_; }
+  void StopAhead();
+  // What was fetched for that directory goes; no rank was told of it.
+  void Forget(const std::string& dir);
   uint64_t NextNumber() { return ++numbers_; }
   // Beside what was fetched of that save before; a second file of an image goes where the first has all of it. Where a
   // newer save is committed by now all of them go.
@@ -95,7 +102,7 @@ class ImageExchange {
   const std::string address_;
   const checkpoint::LendingPorts ports_;
   std::unique_ptr<checkpoint::ImageServer> server_;
-  std::shared_ptr<const Fd> stop_;
+  std::shared_ptr<const Fd> stop_, ahead_stop_;
   std::map<std::string, Kept> kept_;          // by directory
   std::map<std::string, SaveKey> committed_;  // of the live round, the newest by directory
   uint64_t numbers_ = 0;

@@ -601,9 +601,25 @@ void CheckpointKeeper::Do(const CheckStep& action) {
       });
 }
 
+// Before what is only read ahead: a rank waits for it. What is being read ahead of another directory is given up.
 void CheckpointKeeper::Do(const FetchImages& action) {
-  fetches_.push_back(action);
-  if (fetches_.size() == 1) FetchNext();
+  if (fetches_.empty()) {
+    fetches_.push_back(action);
+    return FetchNext();
+  }
+  const auto is_ahead = [](const FetchImages& fetch) { return fetch.ahead; };
+  const auto behind = std::next(fetches_.begin());
+  const auto place = action.ahead ? fetches_.end() : std::find_if(behind, fetches_.end(), is_ahead);
+  fetches_.insert(place, action);
+  if (!action.ahead && fetches_.front().ahead && fetches_.front().dir != action.dir) exchange_.StopAhead();
+}
+
+void CheckpointKeeper::Do(const ForgetAhead& action) {
+  exchange_.Forget(action.dir);
+  for (FetchImages& fetch : fetches_) {
+    if (fetch.ahead && fetch.dir == action.dir) fetch.epoch = 0;  // no round's: its files have no owner
+  }
+  if (!fetches_.empty() && fetches_.front().ahead && fetches_.front().epoch == 0) exchange_.StopAhead();
 }
 
 // One at a time: what one has brought the next need not read, and ranks may have it mapped.
@@ -617,8 +633,10 @@ void CheckpointKeeper::FetchNext() {
   job.form = core_.FormOfDirectory(action.dir);
   job.folder = *folder;
   job.number = exchange_.NextNumber();
+  job.ahead = action.ahead;
+  const std::shared_ptr<const Fd> stop = action.ahead ? exchange_.ahead_stop() : exchange_.stop();
   RunOn(
-      fetch_thread_, [job = std::move(job), stop = exchange_.stop()] { return FetchAll(job, *stop); },
+      fetch_thread_, [job = std::move(job), stop] { return FetchAll(job, *stop); },
       [this](const FetchedFiles& fetched) { OnFetched(fetches_.front(), fetched); });
 }
 

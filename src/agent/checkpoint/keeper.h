@@ -145,6 +145,7 @@ class CheckpointKeeper {
   void Do(const FindSteps& action);
   void Do(const CheckStep& action);
   void Do(const FetchImages& action);
+  void Do(const ForgetAhead& action);
   void Do(const MakeStepFolder& action);
   void Do(const WriteImages& action);
   void Do(const CloseStep& action);

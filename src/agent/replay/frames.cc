@@ -177,6 +177,7 @@ std::string Text(const FetchImages& action) {
   return fmt::format("fetch{} of step {} of {} for epoch {} the images [{}]", action.ahead ? " ahead" : "",
                      action.order.save().step(), action.dir, action.epoch, fmt::join(images, ", "));
 }
+std::string Text(const ForgetAhead& action) { return fmt::format("forget what was read ahead of {}", action.dir); }
 std::string Text(const MakeStepFolder& action) {
   return fmt::format("make a folder in {} for {}", action.dir, Text(action.save));
 }

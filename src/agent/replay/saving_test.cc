@@ -344,6 +344,7 @@ TEST(SavingReplay, EachActionIsTextWithAllThatItDoes) {
        "find the newest step in /data/run for epoch 4, but for [a b], of which are doubted [b]"},
       {CheckStep{kDir, "step-7", 4, "/far"}, "check step-7 in /data/run for epoch 4, and in its archive /far"},
       {FetchImages{kDir, elsewhere, 5, {}}, "fetch of step 7 of /data/run for epoch 5 the images [-1 of 1]"},
+      {ForgetAhead{kDir}, "forget what was read ahead of /data/run"},
       {MakeStepFolder{kDir, save}, "make a folder in /data/run for step 7 of epoch 4"},
       {WriteImages{kDir, save, "step-7", true},
        "write images of step 7 of epoch 4 to step-7 in /data/run, the shared one too"},
