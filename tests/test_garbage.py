@@ -7,17 +7,20 @@ import random
 import re
 import resource
 import selectors
+import signal
 import socket
 import ssl
 import struct
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 MIB = 1 << 20
-CALLERS = 1_000  # at each port, at the same time
+CALLERS, KINDS = 1_000, 16  # at each port, at the same time
+STORM_S = 2
 # 48,000 callers of eight such waves came to 67 MiB in the master, the last four to 3 of them.
 MAY_GROW_MIB = {"phalanx-run": 16, "phalanx-master": 96}
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -67,28 +70,43 @@ def sayings(random_bytes):
 
 
 def listening(pid):
-    """[(address, port)] of IPv4 sockets that it listens on."""
+    """{port: addresses} of TCP sockets that it listens on."""
     inodes = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
             inodes.add(os.readlink(fd))
-    found = []
-    for row in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
-        cells = row.split()
-        if cells[3] == "0A" and f"socket:[{cells[9]}]" in inodes:
-            address, port = cells[1].split(":")
-            found.append((socket.inet_ntoa(struct.pack("<I", int(address, 16))), int(port, 16)))
+    found = {}
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            cells = row.split()
+            if cells[3] == "0A" and f"socket:[{cells[9]}]" in inodes:
+                address, port = cells[1].split(":")
+                found.setdefault(int(port, 16), []).append(socket.inet_ntop(family, in_network_order(address)))
     return found
 
 
-def servers_of(job):
-    """[(program, pid, (address, port))] of all that this job's own programs listen on."""
+def in_network_order(address):
+    """The kernel shows 32 bits at a time, as this machine has them."""
+    words = struct.unpack(f">{len(address) // 8}I", bytes.fromhex(address))
+    return struct.pack(f"={len(words)}I", *words)
+
+
+class Server(NamedTuple):
+    program: str
+    pid: int
+    port: int
+    addresses: list
+
+
+def servers_of(nodes):
+    """Of these nodes' own programs each port that one listens on."""
     found = []
-    for pid in {pid for node in job.nodes for pid in job.processes(node)}:
-        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
-            program = Path(os.readlink(f"/proc/{pid}/exe")).name
-            if program.startswith("phalanx-"):
-                found += [(program, pid, place) for place in listening(pid)]
+    for node in nodes:
+        for pid in node.job.processes(node):
+            with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+                program = Path(os.readlink(f"/proc/{pid}/exe")).name
+                if program.startswith("phalanx-"):
+                    found += [Server(program, pid, *place) for place in listening(pid).items()]
     return found
 
 
@@ -107,8 +125,15 @@ class Storm:
         self.selector = selector
         self.open, self.refused, self.closed = set(), 0, 0
 
+    def call_all(self, addresses, port):
+        """As many callers as a port gets, of all kinds, shared out among its addresses."""
+        say = sayings(random.Random(1).randbytes(4096))
+        for turn in range(CALLERS // KINDS):
+            for text in say.values():
+                self.call(addresses[turn % len(addresses)], port, text, turn % 10 == 0)
+
     def call(self, address, port, text, drips):
-        connection = socket.socket()
+        connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         connection.setblocking(False)
         code = connection.connect_ex((address, port))
         if code not in (0, errno.EINPROGRESS):
@@ -157,6 +182,53 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+class Besieged:
+    """The programs that listen, with what they had before strangers came."""
+
+    def __init__(self, job, servers):
+        self.job = job
+        self.programs = {server.pid: server.program for server in servers}
+        self.before = {pid: (resident_mib(pid), open_files(pid)) for pid in self.programs}
+
+    def endure(self, servers, meanwhile):
+        """A thousand strangers at each of these ports; `meanwhile` returns when the job has gone on beside them."""
+        with selectors.DefaultSelector() as selector:
+            storm = Storm(selector)
+            for server in servers:
+                storm.call_all(server.addresses, server.port)
+            storm.run(STORM_S)
+            meanwhile()
+            for pid, program in self.programs.items():
+                grown = resident_mib(pid) - self.before[pid][0]
+                assert grown < MAY_GROW_MIB[program], f"{program} by {grown} MiB"
+            storm.end()
+
+    def endure_and_step(self, servers):
+        steps = len(self.job.found("step"))
+
+        def stepped(_):
+            return len(self.job.found("step")) > steps + 20
+
+        self.endure(servers, lambda: self.job.wait(stepped, "steps beside strangers"))
+
+    def has_closed_all(self):
+        for pid, (_, files) in self.before.items():
+            self.job.wait(
+                lambda _, pid=pid, files=files: open_files(pid) <= files + 8, "the end of what was opened for strangers"
+            )
+
+    def has_counted(self, kinds):
+        """Of that many kinds the callers of one port, as turned away by the master."""
+        (address,) = self.job.folder.glob("state*/*/address")
+        told = self.job.phalanx("status", self.job.id, f"--state-dir={address.parent}").stdout
+        assert int(re.search(r"(\d+) callers turned away", told)[1]) >= kinds * (CALLERS // KINDS), told
+
+
+def end_well(job, nodes):
+    job.stop()
+    assert [node.wait() for node in nodes] == [0] * len(nodes), job.story()
+
+
 @pytest.mark.slow
 # Of the kinds of callers so many are turned away at once: at a closed job also those that speak in clear.
 @pytest.mark.parametrize(("token", "kinds"), [(TOKEN, 5), ("", 4)], ids=["closed", "open"])
@@ -166,32 +238,56 @@ def test_garbage_on_every_port(job, many_files, token, kinds):
     flags = ["--max-restarts=0", "--store-relay=on"]
     nodes = [job.node(index, *map(str, script), env=env, flags=flags) for index in (0, 1)]
     job.wait(lambda _: len(job.found("step")) > 20, "steps")
-    servers = servers_of(job)
-    programs = {program for program, _, _ in servers}
-    assert programs == {"phalanx-run", "phalanx-master"}
-    # The master; of each node presence, images, and the store of this round or the next, one at two addresses; of one
-    # its relay.
-    assert len({place for _, _, place in servers}) >= 8, servers
-    pids = {pid: program for program, pid, _ in servers}
-    before = {pid: (resident_mib(pid), open_files(pid)) for pid in pids}
-    say = sayings(random.Random(1).randbytes(4096))
-    for _, _, (address, port) in servers:
-        with selectors.DefaultSelector() as selector:
-            storm = Storm(selector)
-            steps = len(job.found("step"))
-            for turn in range(CALLERS // len(say)):
-                for text in say.values():
-                    storm.call(address, port, text, turn % 10 == 0)
-            storm.run(1)
-            job.wait(lambda _, steps=steps: len(job.found("step")) > steps, "steps beside what strangers do")
-            for pid, program in pids.items():
-                assert resident_mib(pid) - before[pid][0] < MAY_GROW_MIB[program], (program, port)
-            storm.end()
-    for pid in pids:
-        job.wait(lambda _, pid=pid: open_files(pid) <= before[pid][1] + 8, "the end of what was opened for strangers")
-    (address,) = job.folder.glob("state*/*/address")
-    told = job.phalanx("status", job.id, f"--state-dir={address.parent}").stdout
-    assert int(re.search(r"(\d+) callers turned away", told)[1]) >= kinds * (CALLERS // len(say)), told
-    job.stop()
-    assert [node.wait() for node in nodes] == [0, 0], job.story()
+    servers = servers_of(nodes)
+    assert {server.program for server in servers} == {"phalanx-run", "phalanx-master"}
+    # The master; of each node presence, images, and the store of this round or the next, at a loopback of IPv6 as well;
+    # of one its relay.
+    assert len(servers) >= 7, servers
+    assert sum("::1" in server.addresses for server in servers) >= 2, servers
+    besieged = Besieged(job, servers)
+    besieged.endure_and_step(servers)
+    besieged.has_closed_all()
+    besieged.has_counted(kinds)
+    end_well(job, nodes)
+    assert list(job.lives()) == [0]
+
+
+@pytest.mark.slow
+def test_garbage_at_ipv6_and_at_a_master_to_be(job, many_files):
+    """All of a job at ::1. Then its master's node is lost, and the one that would take its place waits for the voice of
+    a third, that stands still meanwhile."""
+    job.endpoint_host = "[::1]"
+    of_all = {"nnodes": "1:3", "env": {"PHALANX_TOKEN": TOKEN}, "flags": ["--local-addr=::1", "--explain"]}
+    nodes = [job.node(0, "light_steps.py", **of_all)]
+    nodes += [job.node(index, "light_steps.py", **of_all) for index in (1, 2) if job.wait_world(index) + 1]
+    life = job.wait_world(3)
+    servers = servers_of(nodes)
+    assert all("::1" in server.addresses for server in servers), servers
+    besieged = Besieged(job, servers)
+    besieged.endure_and_step(servers)
+    besieged.has_closed_all()
+    besieged.has_counted(5)
+    assert job.wait_world(3) == life, "a node was lost"
+
+    nodes[2].signal(signal.SIGSTOP)
+    job.killed_by_test = True
+    job.signal_node(nodes[0], signal.SIGKILL)
+    nodes[1].wait_line("this node has the first voice for the master that it has started")
+    (master,) = [server for server in servers_of(nodes[1:2]) if server.program == "phalanx-master"]
+    Besieged(job, [master]).endure([master], lambda: nodes[2].signal(signal.SIGCONT))
+    life = job.wait_world(2, after=life)
+    end_well(job, nodes[1:])
+
+
+@pytest.mark.slow
+def test_garbage_at_a_job_of_one_node(job, many_files):
+    node = job.standalone("light_steps.py")
+    job.wait_world(2)
+    servers = servers_of([node])
+    # The master, the store of the round, and the next one's.
+    assert sorted(server.program for server in servers) == ["phalanx-master", "phalanx-run", "phalanx-run"], servers
+    besieged = Besieged(job, servers)
+    besieged.endure_and_step(servers)
+    besieged.has_closed_all()
+    end_well(job, [node])
     assert list(job.lives()) == [0]

@@ -19,7 +19,8 @@ def join():
     """The group of all ranks of this life. Returns when all of them have come."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = Store.of_the_round()
-    with socket.create_server((store.own_host, 0), backlog=size) as listener:
+    family = socket.AF_INET6 if ":" in store.own_host else socket.AF_INET
+    with socket.create_server((store.own_host, 0), family=family, backlog=size) as listener:
         store.set(f"peers/{rank}", "{} {}".format(*listener.getsockname()).encode())
         connections = {}
         for peer in range(rank):
