@@ -18,13 +18,12 @@ def echo(address):
     try:
         with sockets.listen(address, _ANSWER_S) as listener:
             port = listener.getsockname()[1]
-            with sockets.dial(address, port, address, _ANSWER_S) as near:
-                far, _ = listener.accept()
-                with far:
-                    far.settimeout(_ANSWER_S)
-                    sockets.send_at_once(near, far)
-                    times_us = [_trip(near, far, b"p") for _ in range(_TRIPS)]
-                    _trip(near, far, os.urandom(_BLOCK_BYTES))
+            dialled = sockets.dial(address, port, address, _ANSWER_S)
+            with dialled as near, sockets.far_end(listener, near, _ANSWER_S) as far:
+                far.settimeout(_ANSWER_S)
+                sockets.send_at_once(near, far)
+                times_us = [_trip(near, far, b"p") for _ in range(_TRIPS)]
+                _trip(near, far, os.urandom(_BLOCK_BYTES))
     except socket.timeout:
         raise Failed(f"no answer within {seconds(_ANSWER_S)} ({address})") from None
     except OSError as error:

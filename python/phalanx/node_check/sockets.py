@@ -8,10 +8,12 @@ import selectors
 import socket
 import time
 
-# Callers that have not shown the token yet. The one that is waited for calls once; who comes behind them waits in the
-# kernel's queue until one of them has had its time.
-CALLERS_MAX = 64
+# Callers that have not shown the token yet. The one that is waited for calls once, and shows it at once: for who comes
+# behind so many the one that has been heard for longest goes.
+CALLERS_MAX = 256
 GREETING_S = 1
+# Who is waited for comes behind all strangers that are there already. The kernel lowers it to net.core.somaxconn.
+_QUEUE = 1 << 16
 
 
 def resolve(address, port):
@@ -36,7 +38,7 @@ def listen(address, limit_s, nic=None):
         if nic is not None:
             hold_to(listener, nic)
         listener.bind(found)
-        listener.listen(CALLERS_MAX)
+        listener.listen(_QUEUE)
     except OSError:
         listener.close()
         raise
@@ -57,6 +59,19 @@ def dial(address, port, own_address, limit_s, nic=None):
         link.close()
         raise
     return link
+
+
+def far_end(listener, near, limit_s):
+    """The end here of a connection that this process has made to the listener itself. Whoever else has called is sent
+    away."""
+    until, own = time.monotonic() + limit_s, near.getsockname()
+    while (left_s := until - time.monotonic()) > 0:
+        listener.settimeout(left_s)
+        far, caller = listener.accept()
+        if caller == own:
+            return far
+        far.close()
+    raise socket.timeout
 
 
 def meet(listener, token, until):
@@ -80,6 +95,7 @@ class _Callers:
         self.shown = {}  # link -> bytes, and when its time is over
         self.selector = selectors.DefaultSelector()
         listener.setblocking(False)
+        self.selector.register(listener, selectors.EVENT_READ)
 
     def __enter__(self):
         return self
@@ -91,14 +107,13 @@ class _Callers:
 
     def hear(self, until):
         """What comes until then, or until one's time is over. The one that has shown the token, or None."""
-        if len(self.shown) < CALLERS_MAX and self.listener not in self.selector.get_map():
-            self.selector.register(self.listener, selectors.EVENT_READ)
         over = min([until, *(over for _, over in self.shown.values())])
-        for key, _ in self.selector.select(max(0, over - time.monotonic())):
-            if key.fileobj is self.listener:
-                self._take()
-            elif self._shows(key.fileobj):
-                return key.fileobj
+        ready = [key.fileobj for key, _ in self.selector.select(max(0, over - time.monotonic()))]
+        for link in ready:
+            if link is not self.listener and self._shows(link):
+                return link
+        if self.listener in ready:  # behind them: the one that goes for it has been heard by then
+            self._take()
         for link in [link for link, (_, over) in self.shown.items() if over <= time.monotonic()]:
             self._forget(link).close()
         return None
@@ -108,11 +123,11 @@ class _Callers:
             link, _ = self.listener.accept()
         except OSError:
             return  # it has gone again
+        if len(self.shown) == CALLERS_MAX:
+            self._forget(next(iter(self.shown))).close()
         link.setblocking(False)
         self.shown[link] = (b"", time.monotonic() + GREETING_S)
         self.selector.register(link, selectors.EVENT_READ)
-        if len(self.shown) == CALLERS_MAX:
-            self.selector.unregister(self.listener)
 
     def _shows(self, link):
         before, over = self.shown[link]
