@@ -29,21 +29,45 @@ TEST_TIMEOUT_S = 1_800
 # times.
 LEFT_OUT = {"tsan": "^(simulation_planted_test|master_test|cli_test)$"}
 # {preset: the programs that it is asked of, where not of all}. asan looks for undefined behaviour everywhere, but
-# without the optimizer, which makes some of it show: ubsan has it, and is asked of what decides.
+# without the optimizer, which makes some of it show: ubsan has it, and is asked of what decides, of the endpoint, of
+# the stores, of what reads, writes and sends checkpoints and records, and of what is below them.
 ONLY = {
     "ubsan": (
         "agent_checkpoint_selection_test",
         "agent_checkpoint_test",
         "agent_core_test",
         "agent_workers_core_test",
+        "base_test",
+        "checkpoint_disk_test",
+        "checkpoint_file_table_test",
+        "checkpoint_files_test",
+        "checkpoint_host_test",
+        "checkpoint_image_test",
+        "checkpoint_kill_test",
+        "checkpoint_memory_test",
+        "checkpoint_pages_test",
+        "checkpoint_remote_test",
+        "checkpoint_safetensors_test",
+        "checkpoint_storage_test",
+        "checkpoint_test",
+        "checkpoint_universal_test",
+        "crc32_test",
+        "data_test",
         "elasticity_test",
+        "front_door_test",
         "master_core_test",
         "master_journal_test",
+        "master_record_test",
         "master_replay_test",
         "master_rules_test",
+        "process_test",
+        "replay_test",
         "simulation_test",
         "store_engine_test",
         "store_mux_test",
+        "store_relay_test",
+        "store_server_test",
+        "wire_test",
     )
 }
 OPTIONS = {
