@@ -2,7 +2,7 @@
 """ms-swift as its guide has it, by phalanx-run and on the CPU: --use_flash_ckpt true with deepspeed_elastic. One node
 trains, a second one joins, ranks are killed by SIGKILL, the second node goes.
 
-    python bench/ms_swift.py [--rounds 2] [--kills 3] [--limit 300] [--json F]
+    python bench/ms_swift.py [--rounds 2] [--kills 3] [--limit 300] [--guide] [--json F]
 
 The model has a few hundred thousand random weights, so that what is measured is all but the model. Times are those
 between steps of the training, of the slowest rank:
@@ -34,7 +34,7 @@ from support.results import Results, finish, load_note
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import callers, deepspeeds, torches  # noqa: E402
+from tools import callers, deepspeeds, lock, torches  # noqa: E402
 
 VERSION = deepspeeds.VERSIONS[0]
 SAVE_STEPS = 5
@@ -198,9 +198,9 @@ def script():
     return str(ROOT / "bench" / "workloads" / "swift_steps.py")
 
 
-def prepare():
-    """The Python of an environment that has ms-swift and DeepSpeed."""
-    over = callers.prepare(torches.default_cache())
+def prepare(environment):
+    """The Python of that one of tools/callers.py, with DeepSpeed over it."""
+    over = callers.prepare(environment, torches.default_cache())
     return deepspeeds.prepare(VERSION, over=over) / "bin" / "python"
 
 
@@ -209,10 +209,12 @@ def main():
     parser.add_argument("--rounds", type=count, default=2)
     parser.add_argument("--kills", type=count, default=3, help="in each round")
     parser.add_argument("--limit", type=amount, default=300.0, help="seconds for each thing that is waited for")
+    parser.add_argument("--guide", action="store_true", help="with the torch that ms-swift's guide names")
     parser.add_argument("--json")
     options = parser.parse_args()
     results, details, commits, load = Results("s"), Results("s"), Results("%"), os.getloadavg()
-    python = prepare()
+    environment = callers.GUIDE if options.guide else callers.NEWEST
+    python = prepare(environment)
     for number in range(options.rounds):
         folder = ROOT / "build" / "bench_swift" / str(number)
         subprocess.run(["rm", "-rf", folder], check=True)
@@ -220,7 +222,8 @@ def main():
         subprocess.run([python, ROOT / "tests" / "workloads" / "tiny_chat_model.py", folder], check=True)
         (folder / "zero1.json").write_text(ELASTIC.read_text())
         one_round(results, details, commits, python, folder, options)
-    versions = f"ms-swift 4.6.0, DeepSpeed {VERSION}, on the CPU; both nodes on this machine."
+    torch = lock.version_of("torch", environment.locks[-1])
+    versions = f"ms-swift 4.6.0, DeepSpeed {VERSION}, torch {torch}, on the CPU; both nodes on this machine."
     finish(options.json, "ms_swift", results, commits, details, notes=[versions, load_note(load)])
 
 

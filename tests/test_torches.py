@@ -1,7 +1,8 @@
-"""tools/torches.py: which rows run, and that none is passed over in silence."""
+"""tools/torches.py and tools/callers.py: which rows and environments run, and that none is passed over in silence."""
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import callers, torches  # noqa: E402
+from tools import callers, deepspeeds, lock, torches  # noqa: E402
+from tools.suite import skips  # noqa: E402
+from tools.suite.programs import NOTHING_COLLECTED  # noqa: E402
 from tools.suite.report import Result  # noqa: E402
 
 OURS = "{}.{}".format(*sys.version_info[:2])
@@ -98,13 +101,69 @@ def test_arguments_choose_among_these_tests_unless_they_name_others(arguments, g
     assert torches.with_tests(arguments, ("tests/a.py", "tests/b.py::test_c")) == given
 
 
-@pytest.mark.parametrize("tool", [torches, callers], ids=lambda tool: tool.__name__)
-def test_both_tools_keep_their_tests_beside_other_arguments(tool, monkeypatch, tmp_path):
-    ran = []
-    monkeypatch.setattr(tool, "prepare", lambda *_: tmp_path)
-    monkeypatch.setattr(torches, "run_pytest", lambda name, venv, report, arguments: ran.append(arguments) or Result())
-    if tool is torches:
-        torches.run_row(torches.ROWS[0], "python", tmp_path, ["-k", "warm"])
-    else:
-        callers.run(["-k", "warm"], tmp_path)
-    assert ran == [[*tool.TESTS, "-k", "warm"]]
+@pytest.fixture
+def ran(monkeypatch, tmp_path):
+    """[(name, arguments)] of each pytest that a tool would run in an environment."""
+    found = []
+
+    def run_pytest(name, venv, report, arguments, may_be_none=False):
+        found.append((name, arguments))
+        return Result(passed=1)
+
+    for tool in (torches, callers):
+        monkeypatch.setattr(tool, "prepare", lambda *_: tmp_path)
+    monkeypatch.setattr(torches, "run_pytest", run_pytest)
+    return found
+
+
+def test_a_row_keeps_its_tests_beside_other_arguments(ran, tmp_path):
+    torches.run_row(torches.ROWS[0], "python", tmp_path, ["-k", "warm"])
+    assert ran == [(torches.ROWS[0].name, [*torches.TESTS, "-k", "warm"])]
+
+
+OF_SWIFT, OTHER = "tests/test_ms_swift.py", "tests/test_fabric_checkpoint.py"
+
+
+@pytest.mark.parametrize(
+    ("given", "newest", "guide"),
+    [
+        ([], [*callers.TESTS], [OF_SWIFT]),
+        (["--seed=7"], [*callers.TESTS, "--seed=7"], [OF_SWIFT, "--seed=7"]),
+        (["-k", "warm"], [*callers.TESTS, "-k", "warm"], [OF_SWIFT, "-k", "warm"]),
+        ([f"{OF_SWIFT}::test_a", "-x"], [f"{OF_SWIFT}::test_a", "-x"], [f"{OF_SWIFT}::test_a", "-x"]),
+        ([OTHER, OF_SWIFT, "-n", "2"], [OTHER, OF_SWIFT, "-n", "2"], [OF_SWIFT, "-n", "2"]),
+        ([OTHER], [OTHER], None),
+    ],
+)
+def test_tests_of_ms_swift_run_in_both_environments(ran, monkeypatch, tmp_path, given, newest, guide):
+    monkeypatch.setattr(callers.sys, "version_info", (3, 11, 2))
+    result = callers.run(given, tmp_path)
+    wanted = [("callers", newest), *([("callers-ms-swift", guide)] if guide else [])]
+    assert ran == wanted and result.passed == len(wanted)
+
+
+def test_a_python_without_the_torch_of_the_guide_is_told(ran, monkeypatch, tmp_path):
+    monkeypatch.setattr(callers.sys, "version_info", (3, 14, 0))
+    result = skips.check(callers.run([], tmp_path), skips.read())
+    assert [name for name, _ in ran] == ["callers"] and not result.failed
+    assert result.skipped == [("callers-ms-swift", "torch 2.6.0 is not made for this Python")]
+
+
+@pytest.mark.parametrize(("words", "failed"), [(["-k", "lightning"], 0), ([], 1)])
+def test_no_test_in_the_environment_of_the_guide_fails_where_nobody_chose(monkeypatch, tmp_path, words, failed):
+    """A pattern may fit tests of the other one alone."""
+    monkeypatch.setattr(callers, "prepare", lambda *_: tmp_path)
+    monkeypatch.setattr(torches, "run", lambda *_, **__: NOTHING_COLLECTED)
+    assert len(callers.run_in(callers.GUIDE, words, tmp_path).failed) == failed
+    assert len(callers.run_in(callers.NEWEST, words, tmp_path).failed) == 1
+
+
+def test_the_page_of_ms_swift_tells_what_its_tests_run_with():
+    page = (ROOT / "docs" / "frameworks" / "ms-swift.md").read_text()
+    rows = re.findall(r"^\| (\S+) \| ([0-9.]+) \| ([0-9.]+) \|$", page, re.M)
+    told = {name: versions for name, *versions in rows}
+    locks = [environment.locks[-1] for environment in (callers.GUIDE, callers.NEWEST)]
+    packages = ("torch", "ms-swift", "transformers", "accelerate", "peft", "trl", "datasets")
+    has = {name: [lock.version_of(name, each) for each in locks] for name in packages}
+    assert told == {**has, "deepspeed": [deepspeeds.VERSIONS[0]] * 2}
+    assert has["torch"][0] == callers.GUIDE_TORCH

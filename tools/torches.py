@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools.suite import skips  # noqa: E402
-from tools.suite.programs import cache_folder, hear_signals, only_run, run, say  # noqa: E402
+from tools.suite.programs import NOTHING_COLLECTED, cache_folder, hear_signals, only_run, run, say  # noqa: E402
 from tools.suite.report import Result, read_report  # noqa: E402
 
 FOLDER = ROOT / "build" / "torches"
@@ -151,8 +151,16 @@ def suites(pytest_arguments):
 def with_tests(arguments, tests):
     """What pytest is given: `tests`, unless `arguments` name test files of their own. The other tests are not written
     for these Pythons, and must not be collected."""
-    named = any(not word.startswith("-") and word.partition("::")[0].endswith(".py") for word in arguments)
-    return list(arguments) if named else [*tests, *arguments]
+    return list(arguments) if names_tests(arguments) else [*tests, *arguments]
+
+
+def names_tests(arguments):
+    return any(map(is_test, arguments))
+
+
+def is_test(word):
+    """Whether this argument of pytest's is a test file, or a test in one."""
+    return not word.startswith("-") and word.partition("::")[0].endswith(".py")
 
 
 def default_cache():
@@ -168,14 +176,17 @@ def run_row(row, python, cache, arguments):
     return run_pytest(row.name, venv, FOLDER / f"{row.name}.xml", with_tests(arguments, TESTS)).named(row.name)
 
 
-def run_pytest(name, venv, report, arguments):
-    """The result of pytest under an environment that has our commands."""
+def run_pytest(name, venv, report, arguments, may_be_none=False):
+    """The result of pytest under an environment that has our commands. `may_be_none`: no test that is chosen there is
+    no failure."""
     report.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     environment["PHALANX_RUN"] = str(venv / "bin" / "phalanx-run")
     with tempfile.TemporaryDirectory(prefix="phalanx-test-", ignore_cleanup_errors=True) as folder:
         command = [venv / "bin" / "python", "-m", "pytest", f"--junitxml={report}", f"--basetemp={folder}/t"]
         status = run([*command, *arguments], env=environment, limit_s=LIMIT_S)
+    if may_be_none and status == NOTHING_COLLECTED:
+        return Result()
     return read_report(name, report, status)
 
 

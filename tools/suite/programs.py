@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = ROOT / "build" / "reports"
+NOTHING_COLLECTED = 5  # pytest's exit status where it has no test to run
 ENDS_WITHIN_S = 60
 # Before a command: the kernel interrupts it where we are killed, and cannot.
 ENDS_WITH_US = ("setpriv", "--pdeathsig", "INT")
