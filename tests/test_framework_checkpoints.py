@@ -85,6 +85,18 @@ def test_lightning_goes_on_from_memory_with_the_same_losses(make_job, folder, tm
     assert {event["n"] for event in again.found("begin")} == {8}
 
 
+def test_lightnings_hook_is_called_for_each_save_and_once_behind_the_first_step(make_job, tmp_path):
+    """Though no file comes of those to memory, and of that one."""
+    arguments = ("--steps=6", "--save-steps=4", "--memory-steps=3")
+    asked = {}
+    for name, own, launcher in (("stock", ["--stock"], "torchrun"), ("ours", [], "phalanx-run")):
+        job = run(make_job, "flash_lightning.py", tmp_path / name, *arguments, *own, launcher=launcher)
+        asked[name] = [sorted(event["n"] for event in job.found("asked", rank=rank)) for rank in (0, 1)]
+    first, in_memory = 1, 3
+    assert asked["ours"] == [sorted([first, in_memory, *steps]) for steps in asked["stock"]]
+    assert {*asked["stock"][0]} == {*asked["stock"][1]} == {4}
+
+
 def test_files_that_lightning_removes_stay_away(make_job, folder):
     run(make_job, "flash_lightning.py", folder, "--top=1", "--save-steps=2")
     assert {path.name for path in folder.glob("*.ckpt")} == {"epoch=11-step=12.ckpt", "last.ckpt"}

@@ -15,6 +15,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("folder")
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--save-steps", type=int, default=4)
+parser.add_argument("--memory-steps", type=int, default=1)
 parser.add_argument("--top", type=int, default=-1)
 parser.add_argument("--stock", action="store_true")
 parser.add_argument("--load", help="the file to go on from")
@@ -55,6 +56,9 @@ class Net(pl.LightningModule):
         if FIRST_LIFE and os.environ["RANK"] == "1" and options.die_at_start:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def on_save_checkpoint(self, checkpoint):
+        report("asked", n=self.trainer.global_step)
+
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), 0.01)
 
@@ -80,7 +84,7 @@ if options.averages:
 if not options.stock:
     from phalanx.checkpoint.adapters.lightning import FlashCheckpoint
 
-    callbacks.append(FlashCheckpoint(options.folder, every_n_train_steps=1))
+    callbacks.append(FlashCheckpoint(options.folder, every_n_train_steps=options.memory_steps))
     if FIRST_LIFE and options.die_publishing:
         die_at_file(options.die_publishing, options.folder)
 net = Net()
