@@ -190,6 +190,9 @@ class Below:
     def steps(self):
         return self.there[::-1]
 
+    def finish_telling(self, timeout_s):
+        """Each of these tests tells what it has stored."""
+
     def store(self, step, name, text):
         folder = os.path.join(self.directory, str(step))
         os.makedirs(folder)
@@ -226,7 +229,7 @@ def test_what_is_stored_when_its_process_is_over_appears_in_the_next_life(below,
     assert "100.ckpt is not there yet: the Checkpointer was closed" in capsys.readouterr().err
     next_life = awaited.Awaited(below, os.unlink)
     next_life.publish()
-    next_life.end()
+    next_life.finish()
     assert is_awaited(below) and older.exists()
     below.store(100, file.name, "100")
     awaited.Awaited(below, os.unlink).publish()
