@@ -23,8 +23,10 @@ from torch.optim import Optimizer
 
 if "lightning_fabric" in sys.modules and "lightning.fabric" not in sys.modules:
     from lightning_fabric.plugins.io import CheckpointIO, TorchCheckpointIO
+    from lightning_fabric.wrappers import _unwrap_objects
 else:
     from lightning.fabric.plugins.io import CheckpointIO, TorchCheckpointIO
+    from lightning.fabric.wrappers import _unwrap_objects
 
 from phalanx.checkpoint import files
 from phalanx.checkpoint.adapters import awaited, early, restored, saver
@@ -202,6 +204,8 @@ class FlashCheckpoint:
         return contents
 
     def _contents_now(self, state):
+        # As fabric.save() does: a wrapped optimizer would gather a sharded state once more, on rank 0 alone.
+        state = _unwrap_objects(state)
         converted = self._strategy._convert_stateful_objects_in_state(state, filter={})
         return self._contents(state, converted, None)
 
