@@ -11,7 +11,6 @@ its life. The life before ends at its next save, so that no step is lost: that i
 """
 
 import argparse
-import functools
 import mmap
 import os
 import socket
@@ -20,7 +19,6 @@ import subprocess
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
 
 from support.arguments import count
 from support.job import WORKLOADS, Job, measured
@@ -80,28 +78,25 @@ def add_parts(results, what, began, events, stepped):
     results.add(f"{what}: of that, until the first step of all", "phalanx-run", stepped - at)
 
 
-def copy_over_tcp(results, mib, contexts=None):
-    """From a file in memory to memory, as the join's image goes. In clear by sendfile into memory that is there; with
-    `contexts`, of TLS, encrypted, and into another file in memory, as nothing that crosses a network here goes else."""
-    with ExitStack() as stack:
-        source = stack.enter_context(memory_file())
+def copy(results, mib, how, send, receive):
+    """From a file in memory to memory, as the join's image goes. `how`: what it is called, and by what it is done;
+    `send(socket, file)` and `receive(socket)` end with the last byte."""
+    with memory_file() as source, socket.create_server(("127.0.0.1", 0)) as server:
         for _ in range(mib):
             source.write(os.urandom(4096) * 256)
         source.flush()
-        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        thread = threading.Thread(target=send, args=(server.getsockname(), source, contexts))
-        if contexts is None:
-            into = bytearray(mib * MIB)
-            into[::4096] = bytes(len(into[::4096]))  # the pages are there
-            receive = functools.partial(receive_into, memoryview(into))
-        else:
-            receive = functools.partial(receive_file, stack.enter_context(memory_file()), mib * MIB)
+        source.seek(0)
+
+        def run():
+            with socket.create_connection(server.getsockname()) as sender:
+                send(sender, source)
+
+        thread = threading.Thread(target=run)
         began = time.monotonic()
         thread.start()
         receiver, _ = server.accept()
-        with contexts[0].wrap_socket(receiver, server_side=True) if contexts else receiver as stream:
-            receive(stream)
-        how = ("TCP", "sendfile and recv") if contexts is None else ("TLS", "Python's ssl")
+        with receiver:
+            receive(receiver)
         results.add(f"{mib} MiB over loopback {how[0]}", how[1], time.monotonic() - began)
         thread.join()
 
@@ -110,29 +105,37 @@ def memory_file():
     return tempfile.TemporaryFile(dir="/dev/shm")
 
 
-def send(address, source, contexts):
-    source.seek(0)
-    with socket.create_connection(address) as plain:
-        if contexts is None:
-            plain.sendfile(source)
-            return
-        with contexts[1].wrap_socket(plain) as sender, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            sender.sendall(view)
+def copy_by_tcp(results, mib):
+    """In clear, into memory that is there."""
+    view = memoryview(bytearray(mib * MIB))
+    view[::4096] = bytes(len(view[::4096]))  # the pages are
+
+    def receive(receiver):
+        at = 0
+        while at < len(view):
+            at += receiver.recv_into(view[at:])
+
+    copy(results, mib, ("TCP", "sendfile and recv"), lambda sender, source: sender.sendfile(source), receive)
 
 
-def receive_into(view, stream):
-    at = 0
-    while at < len(view):
-        at += stream.recv_into(view[at:])
+def copy_by_tls(results, mib, contexts):
+    """Encrypted, and into another file in memory, as images are read."""
+    server, client = contexts
 
+    def send(sender, source):
+        with client.wrap_socket(sender) as stream, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            stream.sendall(view)
 
-def receive_file(file, size, stream):
-    block = memoryview(bytearray(MIB))
-    while size > 0:
-        got = stream.recv_into(block)
-        file.write(block[:got])
-        size -= got
-    file.flush()
+    def receive(receiver):
+        block, left = memoryview(bytearray(MIB)), mib * MIB
+        with server.wrap_socket(receiver, server_side=True) as stream, memory_file() as file:
+            while left > 0:
+                got = stream.recv_into(block)
+                file.write(block[:got])
+                left -= got
+            file.flush()
+
+    copy(results, mib, ("TLS", "Python's ssl"), send, receive)
 
 
 def tls_contexts(folder):
@@ -162,12 +165,13 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     results = Results("s", 120.0)
+    with tempfile.TemporaryDirectory() as folder:
+        contexts = tls_contexts(folder)
     for _ in range(options.rounds):
         for does in KINDS:
             join(results, does, options)
-        copy_over_tcp(results, options.mib)
-        with tempfile.TemporaryDirectory() as folder:
-            copy_over_tcp(results, options.mib, tls_contexts(folder))
+        copy_by_tcp(results, options.mib)
+        copy_by_tls(results, options.mib, contexts)
     finish(options.json, "checkpoint_join", results)
 
 

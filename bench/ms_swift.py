@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 
 from support.arguments import amount, count
-from support.job import Job, TimedOut
+from support.job import Job, to_its_end
 from support.peers import Launcher
 from support.results import Results, finish, load_note
 
@@ -177,7 +177,7 @@ def saves(results, commits, training):
 def one_round(results, details, commits, python, folder, options):
     training = Training(python, folder, options.limit)
     job = training.job
-    try:
+    with to_its_end(job):
         training.train_until(2 * SAVE_STEPS)
         grow = "1 -> 2 nodes: step before -> step after"
         changes_world(results, details, training, grow, 2, lambda: job.nodes.append(job.add_node(1, script(), nproc=1)))
@@ -187,11 +187,6 @@ def one_round(results, details, commits, python, folder, options):
         changes_world(results, details, training, shrink, 1, lambda: job.nodes[1].send_signal(signal.SIGTERM))
         training.train_on(2 * SAVE_STEPS)
         saves(results, commits, training)
-    except TimedOut as error:
-        print(f"   {error}\n{job.logs()[-3000:]}", file=sys.stderr)
-        raise SystemExit(1) from None
-    finally:
-        job.kill()
 
 
 def script():
