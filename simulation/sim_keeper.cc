@@ -133,8 +133,8 @@ void SimKeeper::Fetch(const agent::FetchImages& action, int tries) {
       if (fetched_.save != fetched.save) fetched_ = {fetched.save, {}};
       fetched_.images.merge(fetched.images);
     }
-    const v1::RestoreDecided& restore = action.order.restore();
     if (action.ahead) return;
+    const v1::RestoreDecided& restore = action.order.restore();
     core_.OnFetched(action.epoch, action.dir, restore.branch(), restore.request(), error);
   });
 }

@@ -100,10 +100,10 @@ FetchedFiles FetchAll(const FetchJob& job, const Fd& stop) {
       continue;
     }
     // Random numbers and the like, which ranks of a larger world have not either.
-    const bool can_do_without = job.form.own == FileNeed::kNobody && elsewhere.rank() != ckpt::kMainRank;
+    const bool is_nobodys = job.form.own == FileNeed::kNobody && elsewhere.rank() != ckpt::kMainRank;
+    const bool can_do_without = job.ahead || is_nobodys;
     if (can_do_without && !absl::IsCancelled(read)) continue;
-    if (job.ahead && absl::IsCancelled(read)) break;
-    if (job.ahead) continue;
+    if (job.ahead) break;
     for (const auto& [rank, file] : std::exchange(fetched.files, {})) {
       if (!job.begun.contains(rank) || job.begun.at(rank) != file.path) unlink(file.path.c_str());
     }

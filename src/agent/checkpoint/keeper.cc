@@ -616,10 +616,11 @@ void CheckpointKeeper::Do(const FetchImages& action) {
 
 void CheckpointKeeper::Do(const ForgetAhead& action) {
   exchange_.Forget(action.dir);
+  const auto is_meant = [&](const FetchImages& fetch) { return fetch.ahead && fetch.dir == action.dir; };
   for (FetchImages& fetch : fetches_) {
-    if (fetch.ahead && fetch.dir == action.dir) fetch.epoch = 0;  // no round's: its files have no owner
+    if (is_meant(fetch)) fetch.epoch = 0;  // no round's: its files have no owner
   }
-  if (!fetches_.empty() && fetches_.front().ahead && fetches_.front().epoch == 0) exchange_.StopAhead();
+  if (!fetches_.empty() && is_meant(fetches_.front())) exchange_.StopAhead();
 }
 
 // One at a time: what one has brought the next need not read, and ranks may have it mapped.
@@ -644,8 +645,9 @@ void CheckpointKeeper::OnFetched(const FetchImages& action, const FetchedFiles& 
   if (action.epoch == epoch_) {
     if (fetched.error.empty()) exchange_.Keep(action.dir, KeyOf(action.order.save()), fetched.files);
     const v1::RestoreDecided& restore = action.order.restore();
-    const saving::Fetched told{action.epoch, action.dir, restore.branch(), restore.request(), fetched.error};
-    if (!action.ahead) Feed(told);
+    if (!action.ahead) {
+      Feed(saving::Fetched{action.epoch, action.dir, restore.branch(), restore.request(), fetched.error});
+    }
   } else {  // of a round that is over: its files have no owner any more
     for (const auto& [rank, file] : fetched.files) unlink(file.path.c_str());
   }
