@@ -68,6 +68,10 @@ class Checkpointer(shared_out.Checkpointer):
 
     # --- saving
 
+    def prepare_nothing(self):
+        """This rank has no state for a prepare() to which all others come; they make nothing ready either."""
+        self._peers.vote_failed(0)
+
     def _index(self):
         return several.index_image(self._agreed.ranks_of)
 

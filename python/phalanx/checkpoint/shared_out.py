@@ -52,10 +52,6 @@ class Checkpointer(checkpointer.Checkpointer, abc.ABC):
             return str(error)
         return self._prepare_part(expanded, image, self._index, waits)
 
-    def prepare_nothing(self):
-        """This rank has no state for a prepare() to which all others come; it makes nothing ready for them either."""
-        self._peers.vote_failed(0)
-
     def _prepare_part(self, expanded, image, index, waits):
         """`index()`: the image of what names the parts."""
         why = self._writer.prepare(expanded, image, waits)
