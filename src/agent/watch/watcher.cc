@@ -65,7 +65,6 @@ void Watcher::OnSysfsRead() {
 
 void Watcher::TakeSysfs() {
   for (const Batch& batch : sysfs_.Take()) {
-    read_at_ = batch.at;
     Take(Compare(differ_, batch.readings, batch.at, UnixMs() - (MonotonicMs() - batch.at)));
   }
 }
@@ -79,7 +78,12 @@ void Watcher::Take(const std::vector<Found>& all) {
 
 std::string Watcher::Explain(Instant ended_at) {
   if (gpus_) gpus_->ReadNow();
-  if (MonotonicMs() - read_at_ > kSharedReadingMs && sysfs_.Ask(/*scans=*/false)) sysfs_.Wait(kEndReadingUs);
+  // Not one of the timer's, however young: what ended the worker may have happened behind it.
+  const Instant now = MonotonicMs();
+  if (now - read_for_end_at_ > kSharedReadingMs && sysfs_.Ask(/*scans=*/false)) {
+    read_for_end_at_ = now;
+    sysfs_.Wait(kEndReadingUs);
+  }
   TakeSysfs();
   return recent_.Explain(ended_at);
 }

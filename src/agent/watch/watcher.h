@@ -87,7 +87,7 @@ class Watcher {
   Readings gpu_readings_;            // of the reading under way
   bool gpus_expected_ = false;       // to say something
   int64_t gpus_silent_ = 0;          // readings since it did last
-  Instant read_at_ = 0;
+  Instant read_for_end_at_ = 0;      // of the last one because of a worker's end
   EventLoop::TimerId timer_{};
 };
 
