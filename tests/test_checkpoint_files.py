@@ -389,20 +389,3 @@ def test_the_lines_of_the_documentation_run_and_resume(job, tmp_path):
         "optimizer_0.pt",
         "optimizer_1.pt",
     ]
-
-
-def image_with(describer, step):
-    state = {"weight": torch.arange(40_000.0), "step": step}
-    return describer.image({"state.pt": describer.describe("state.pt", state)}, set())
-
-
-def test_another_number_in_a_file_lays_nothing_out_anew(monkeypatch):
-    describer = several.Describer()
-    image_with(describer, 3)
-    wanted = image_with(several.Describer(), 4), image_with(several.Describer(), 1 << 20)
-    monkeypatch.setattr(several.zipped, "zipped", None)
-    found = image_with(describer, 4)
-    assert (found.frame, found.patches, found.length) == (wanted[0].frame, wanted[0].patches, wanted[0].length)
-    monkeypatch.undo()
-    found = image_with(describer, 1 << 20)  # whose pickle is longer
-    assert (found.frame, found.patches, found.length) == (wanted[1].frame, wanted[1].patches, wanted[1].length)

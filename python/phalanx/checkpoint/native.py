@@ -1,5 +1,6 @@
 """The native side, libphalanx_checkpoint.so, by ctypes: src/checkpoint/rank/capi.h is the contract."""
 
+import array
 import ctypes
 import mmap
 import os
@@ -7,7 +8,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint3
 
 from phalanx._library import load
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 NO_SLOT, NO_ROOM, STALE, BUSY, BROKEN = -1, -2, -3, -4, -5
 LATER, NOW, FILLED = 0, 1, 2
 COPYING, SEALED, CHANGED, LATE, NOTHING = 0, 1, 2, 3, 4
@@ -74,6 +75,18 @@ class Outcome(ctypes.Structure):
     _fields_ = (("state", c_int), ("copy_ns", c_int64), ("differing_record", c_uint64), ("bytes", c_uint64))
 
 
+class Zip(ctypes.Structure):
+    """phx_ckpt_zip."""
+
+    _fields_ = (
+        ("bytes", c_void_p),
+        ("n", c_uint64),
+        ("pickle", c_char_p),
+        ("pickle_bytes", c_uint64),
+        ("length", c_uint64),
+    )
+
+
 _FUNCTIONS = {
     "phx_ckpt_abi_version": (c_uint32, ()),
     "phx_ckpt_open": (c_void_p, (c_char_p, c_uint64, c_char_p, c_size_t)),
@@ -83,6 +96,8 @@ _FUNCTIONS = {
         c_int,
         (c_void_p, c_uint64, c_uint64, POINTER(c_uint64), c_void_p, POINTER(c_uint64)),
     ),
+    "phx_ckpt_zip_lengths": (c_int, (POINTER(Zip), POINTER(c_uint64), POINTER(c_uint64), c_char_p, c_size_t)),
+    "phx_ckpt_zip_frame": (c_uint64, (POINTER(Zip), c_void_p, c_void_p, c_void_p)),
     "phx_ckpt_begin": (c_int, (c_void_p, POINTER(Save), c_char_p, c_size_t)),
     "phx_ckpt_begin_framed": (c_int, (c_void_p, POINTER(Save), POINTER(Frame), c_char_p, c_size_t)),
     "phx_ckpt_slot_data": (c_void_p, (c_void_p, c_int)),
@@ -196,6 +211,30 @@ def layout(sizes, pickle_bytes):
     if code < 0:
         raise Failure(code, f"no image can hold {count} records and a pickle of {pickle_bytes} bytes")
     return file_bytes.value, offsets, layout_hash.value
+
+
+def zip_lengths(pickled, sizes, length=0):
+    """(bytes of its frame, bytes of the file) of a zip file of torch's with that pickle and records of `sizes`, an
+    array of u64; `length`: of the file, at least. Failure, where there can be none."""
+    frame_bytes, file_bytes = c_uint64(), c_uint64()
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    file = Zip(address(sizes), len(sizes), pickled, len(pickled), length)
+    code = library().phx_ckpt_zip_lengths(file, ctypes.byref(frame_bytes), ctypes.byref(file_bytes), text, _TEXT_BYTES)
+    if code < 0:
+        raise Failure(code, _sentence(text))
+    return frame_bytes.value, file_bytes.value
+
+
+def zip_frame(pickled, sizes, length=0):
+    """(frame, places of the records' data, patches, bytes of the file) of the same. `patches`: (where a CRC of a
+    record's data belongs, the record) after each other; both are arrays of u64."""
+    frame_bytes, file_bytes = zip_lengths(pickled, sizes, length)
+    frame, count = bytearray(frame_bytes), len(sizes)
+    places, patches = array.array("Q", bytes(8 * count)), array.array("Q", bytes(32 * count))
+    file = Zip(address(sizes), count, pickled, len(pickled), length)
+    patched = library().phx_ckpt_zip_frame(file, address(frame), address(places), address(patches))
+    del patches[2 * patched :]
+    return frame, places, patches, file_bytes
 
 
 def parts(memory, room=4096):

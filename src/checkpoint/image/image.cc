@@ -7,34 +7,14 @@
 #include "base/fnv.h"
 #include "checkpoint/image/image_bytes.h"
 #include "checkpoint/image/running_crc.h"
+#include "checkpoint/image/tensor_name.h"
 #include "checkpoint/image/zip_parts.h"
 
 namespace phalanx::checkpoint {
 namespace {
 
-constexpr char kTensorPrefix[] = "archive/data/";
-constexpr uint64_t kTensorPrefixBytes = sizeof kTensorPrefix - 1;
 constexpr uint64_t kTailRoomBytes = 64 << 10;
-constexpr uint64_t kFileBytesMax = uint64_t{1} << 56;
 constexpr size_t kTailRecords = 7;
-
-// "archive/data/<key>", without an allocation.
-class TensorName {
- public:
-  explicit TensorName(uint64_t key) {
-    std::memcpy(text_.data(), kTensorPrefix, kTensorPrefixBytes);
-    std::array<char, 20> digits;
-    size_t n = 0;
-    for (; n == 0 || key != 0; key /= 10) digits[n++] = static_cast<char>('0' + key % 10);
-    bytes_ = kTensorPrefixBytes;
-    while (n > 0) text_[bytes_++] = digits[--n];
-  }
-  std::string_view view() const { return {text_.data(), bytes_}; }
-
- private:
-  std::array<char, kTensorPrefixBytes + 20> text_;
-  size_t bytes_ = 0;
-};
 
 struct Small {
   std::string_view name;
@@ -49,12 +29,6 @@ std::array<Small, kTailRecords> SmallRecords(const ImageTail& tail) {
            {"archive/version", "3\n"},
            {"archive/.data/serialization_id", tail.serialization_id},
            {"archive/.phalanx/info", tail.info}}};
-}
-
-uint64_t TensorNameBytes(uint64_t key) {
-  uint64_t digits = 1;
-  for (; key >= 10; key /= 10) ++digits;
-  return kTensorPrefixBytes + digits;
 }
 
 // Where the small records end, and how long the directory is with its ending.
@@ -94,13 +68,13 @@ std::string PlanImage(const uint64_t* record_bytes, uint64_t n, uint64_t pickle_
   layout->data_at.resize(n);
   uint64_t at = 0;
   for (uint64_t i = 0; i < n; ++i) {
-    if (record_bytes[i] > kFileBytesMax || at > kFileBytesMax) return "records of more bytes than a file may have";
+    if (record_bytes[i] > kImageBytesMax || at > kImageBytesMax) return "records of more bytes than a file may have";
     const ZipPlace place = PlaceRecord(at, TensorNameBytes(i), record_bytes[i]);
     layout->header_at[i] = place.header_at;
     layout->data_at[i] = place.data_at;
     at = place.end;
   }
-  if (at > kFileBytesMax || pickle_bytes > kFileBytesMax) return "records of more bytes than a file may have";
+  if (at > kImageBytesMax || pickle_bytes > kImageBytesMax) return "records of more bytes than a file may have";
   layout->tail_at = at;
   layout->file_bytes = file_bytes;
   if (file_bytes == 0) {

@@ -14,6 +14,7 @@ namespace phalanx::checkpoint {
 constexpr uint64_t kImageAlignment = 64;  // of each record's data
 constexpr uint64_t kImagePage = 4096;     // of the file's size
 constexpr uint64_t kImageRecordsMax = 1 << 24;
+constexpr uint64_t kImageBytesMax = uint64_t{1} << 56;
 
 // Where everything of an image lies. The same sizes and the same file size: the same layout, from save to save.
 struct ImageLayout {

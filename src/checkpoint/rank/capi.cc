@@ -15,6 +15,7 @@
 #include "base/error_text.h"
 #include "checkpoint/image/image.h"
 #include "checkpoint/rank/saver.h"
+#include "checkpoint/rank/zip_frame.h"
 
 using phalanx::PutErrorText;
 using phalanx::checkpoint::Saver;
@@ -50,7 +51,7 @@ std::string CheckFile(const char* path) {
 
 }  // namespace
 
-uint32_t phx_ckpt_abi_version() { return 9; }
+uint32_t phx_ckpt_abi_version() { return 10; }
 
 phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size) {
   phalanx::checkpoint::CountForks();
@@ -127,6 +128,21 @@ int phx_ckpt_poll(phx_ckpt* ckpt, phx_ckpt_outcome* outcome) {
   if (ckpt->saver.forgotten()) return PHX_CKPT_BROKEN;
   *outcome = ckpt->saver.Poll();
   return 0;
+}
+
+int phx_ckpt_zip_lengths(const phx_ckpt_zip* zip, uint64_t* frame_bytes, uint64_t* file_bytes, char* error,
+                         size_t error_size) {
+  const std::string why = phalanx::checkpoint::WhyNoZip(*zip);
+  PutErrorText(why, error, error_size);
+  if (!why.empty()) return PHX_CKPT_BROKEN;
+  const phalanx::checkpoint::ZipLengths lengths = phalanx::checkpoint::LengthsOf(*zip);
+  *frame_bytes = lengths.frame;
+  *file_bytes = lengths.file;
+  return 0;
+}
+
+uint64_t phx_ckpt_zip_frame(const phx_ckpt_zip* zip, void* frame, uint64_t* record_at, phx_ckpt_patch* patches) {
+  return phalanx::checkpoint::PutZipFrame(static_cast<uint8_t*>(frame), *zip, record_at, patches);
 }
 
 int phx_ckpt_notify_error(phx_ckpt* ckpt) { return ckpt->saver.forgotten() ? 0 : ckpt->saver.notify_error(); }

@@ -84,6 +84,15 @@ typedef struct {
   uint32_t digits; /* CRCs stand there as 0: u32, 1: 8 lower-case hex digits */
 } phx_ckpt_frame;
 
+/* A zip file that torch.load reads as the pickle, with records of these sizes as its storages. */
+typedef struct {
+  const uint64_t* bytes;
+  uint64_t n;
+  const void* pickle;
+  uint64_t pickle_bytes;
+  uint64_t length; /* of the file, with zeros in front of its directory; not enough: as short as can be */
+} phx_ckpt_zip;
+
 /* phx_ckpt_outcome.state */
 enum {
   PHX_CKPT_COPYING = 0, /* or waits for phx_ckpt_filled */
@@ -100,7 +109,7 @@ typedef struct {
   uint64_t bytes;            /* of all records */
 } phx_ckpt_outcome;
 
-PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 9 */
+PHX_CKPT_API uint32_t phx_ckpt_abi_version(void); /* 10 */
 
 /* Opens `control-<l>`; its folder has the slots. Null, with the reason, where that cannot be. */
 PHX_CKPT_API phx_ckpt* phx_ckpt_open(const char* control_path, uint64_t epoch, char* error, size_t error_size);
@@ -114,6 +123,15 @@ PHX_CKPT_API int phx_ckpt_map(phx_ckpt* ckpt, char* error, size_t error_size);
 /* The plan for records of these sizes: length of the file, where each record's data lies, the layout's hash. Pure. */
 PHX_CKPT_API int phx_ckpt_layout(const uint64_t* record_bytes, uint64_t n, uint64_t pickle_bytes, uint64_t* file_bytes,
                                  uint64_t* offsets, uint64_t* hash);
+
+/* How long that file is, and how long without the data of its records: its frame. 0, or a code and why there can be no
+ * such file. Pure. */
+PHX_CKPT_API int phx_ckpt_zip_lengths(const phx_ckpt_zip* zip, uint64_t* frame_bytes, uint64_t* file_bytes, char* error,
+                                      size_t error_size);
+/* Writes the frame, where each record's data lies (zip->n), and where the CRCs of that data belong, which are 0 in the
+ * frame: up to 2 zip->n patches, of which the number is returned. Pure. */
+PHX_CKPT_API uint64_t phx_ckpt_zip_frame(const phx_ckpt_zip* zip, void* frame, uint64_t* record_at,
+                                         phx_ckpt_patch* patches);
 
 /* Begins a save; the slot's index, or a code and the reason. */
 PHX_CKPT_API int phx_ckpt_begin(phx_ckpt* ckpt, const phx_ckpt_save* save, char* error, size_t error_size);

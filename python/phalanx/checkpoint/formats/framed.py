@@ -88,10 +88,9 @@ class Image:
         self.frame += bytes(at - self.length)
         begin = len(self.frame)
         self.frame += zipped.frame
-        for record in zipped.records:
-            self.record_at.append(at + record)
-        for place, number in zipped.patches:
-            self.patches.extend((at + place, len(self.storages) + number))
+        self.record_at.extend(at + record for record in zipped.records)
+        shifts = at, len(self.storages)
+        self.patches.extend(word + shifts[index & 1] for index, word in enumerate(zipped.patches))
         self.add_memory(parts)
         self.length = at + zipped.length
         return begin

@@ -100,8 +100,7 @@ class Describer:
         sizes = content.sizes.tobytes()
         known = self._zips.get(name)
         if known is None or known[:2] != (content.pickle, sizes):
-            again = known[2].with_pickle(content.pickle) if known is not None and known[1] == sizes else None
-            known = content.pickle, sizes, again or zipped.zipped(content.pickle, content.sizes)
+            known = content.pickle, sizes, zipped.zipped(content.pickle, content.sizes)
             self._zips[name] = known
         image.add(at, known[2], content.storages)
 

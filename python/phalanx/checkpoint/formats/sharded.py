@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.checkpoint.utils import find_state_dict_object
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from phalanx.checkpoint import native
 from phalanx.checkpoint.formats import framed, plan, zipped
 from phalanx.checkpoint.state import refuse
 
@@ -135,7 +136,7 @@ def _length(item, local, forms):
     if item.type is not WriteItemType.BYTE_IO:
         return forms.tensor(item.tensor_data.chunk.sizes, item.tensor_data.properties.dtype).length
     image = local.value(item.index.fqn)
-    length = zipped.zipped(image.pickle, image.sizes).length
+    _, length = native.zip_lengths(image.pickle, image.sizes)
     return length + max(_VALUE_ROOM, length // 4)
 
 
