@@ -109,7 +109,7 @@ def test_one_rank_alone_saves_what_all_share(job, directory, kind):
 def test_one_rank_alone_saves_a_later_step_of_what_all_share(job, directory):
     """The late one saves its part, which is dropped as the other one's is missing."""
     first, late = share(job, directory, "later", "dcp")
-    missing = "not all ranks have come to this save within 3 s: every rank makes the same calls"
+    missing = "rank 1 has not come to save() or prepare() of step 10 within 3 s: every rank makes the same calls"
     assert first.startswith(missing), first
     assert missing in late, late
 
@@ -118,7 +118,7 @@ def test_one_rank_alone_saves_a_later_step_of_what_all_share(job, directory):
 def test_a_late_rank_does_not_plan_alone(job, directory, kind):
     """The state is another one, which ranks plan together: it must not wait for the one that has given up."""
     first, late = share(job, directory, "changed", kind)
-    assert first.startswith("not all ranks have come to this save within 3 s"), first
+    assert first.startswith("rank 1 has not come to save() or prepare() of step 10 within 3 s"), first
     assert late == "another rank has waited in vain for this one, and given this save up", late
 
 
@@ -145,6 +145,48 @@ def test_one_rank_alone_loads_what_all_share(make_job, directory):
     run_two_nodes(make_job(), directory, "all save", "dcp", script="sharing_alone.py")
     for why in share(make_job(), directory, "loads", "dcp"):
         assert f"phalanx.checkpoint: {directory}: rank 1 has not come to load() within 3 s" in why, why
+
+
+def told(job):
+    """What rank 0 has been told while it waited."""
+    return [text for each in job.found("called", rank=0) for text in each["told"]]
+
+
+def notice(directory):
+    return (
+        f"phalanx.checkpoint: {directory}: rank 1 has not come to load() within 2 s: every rank makes the same calls "
+        "of save(), prepare() and load(). Waiting on"
+    )
+
+
+def test_one_rank_alone_loads_what_all_share_a_second_time(job, directory):
+    """It is told for whom it waits long before it gives up; the late one hears at once that nobody waits any more."""
+    first, late = share(job, directory, "later load", "dcp")
+    assert "rank 1 has not come to load() within 3 s: every rank makes the same calls" in first, first
+    assert "another rank has waited in vain for this one, and given this load() up" in late, late
+    assert told(job) == [notice(directory)]
+
+
+def test_behind_a_load_that_a_rank_never_comes_to_all_save_together(job, directory):
+    run_two_nodes(job, directory, "skip load", "dcp", script="sharing_alone.py")
+    assert [each["kept"] for each in job.found("saved", n=11)] == [True, True], job.story()
+    assert told(job) == [notice(directory)]
+
+
+def test_a_rank_that_fails_in_a_load_is_not_waited_for(job, directory):
+    first, second = share(job, directory, "fails", "dcp")
+    assert (first, second) == (
+        f"phalanx.checkpoint: {directory}: another rank cannot load, and says why",
+        "the agent is gone",
+    )
+
+
+def test_a_rank_that_loads_while_another_saves(job, directory):
+    """Both hear it at once, and what they do together behind it is done."""
+    first, late = share(job, directory, "loads, others save", "dcp")
+    assert "another rank saves step 10 meanwhile: every rank makes the same calls" in first, first
+    assert late.startswith("another rank loads meanwhile: every rank makes the same calls"), late
+    assert told(job) == []
 
 
 class Agent:

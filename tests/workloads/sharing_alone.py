@@ -1,22 +1,35 @@
 """States that ranks share out, which they save and load together: `what` rank 0 does alone. It "saves" the first step,
-or a "later" one, or one whose state is "changed", takes a "writer" for one, or "loads"; the others come behind it.
-Where they "skip" two steps they never come to them. Where gloo waits for less long than ranks do, the group has
-"ended"."""
+or a "later" one, or one whose state is "changed", takes a "writer" for one, or "loads", perhaps as a "later load"; the
+others come behind it. Where they "skip" two steps, or a load ("skip load"), they never come to them; where one "loads,
+others save" they do at the same time. Where the second rank "fails" in a load that all come to, the first goes on.
+Where gloo waits for less long than ranks do, the group has "ended"."""
 
 import argparse
-import datetime
-import functools
+import contextlib
+import io
 
 import torch
 import torch.distributed as dist
 from leaving import leave_group
 from phalanx.checkpoint import Storage, dcp, files
-from phalanx.checkpoint.ranks import peers
+from phalanx.checkpoint.ranks import peers, together
 from report import report
 
 parser = argparse.ArgumentParser()
 parser.add_argument("directory")
-parser.add_argument("what", choices=("all save", "saves", "later", "changed", "skip", "ended", "writer", "loads"))
+FIRST = ("saves", "writer", "loads")
+BEHIND_A_SAVE = (
+    "all save",
+    "later",
+    "changed",
+    "skip",
+    "ended",
+    "later load",
+    "skip load",
+    "loads, others save",
+    "fails",
+)
+parser.add_argument("what", choices=(*FIRST, *BEHIND_A_SAVE))
 parser.add_argument("kind", choices=("dcp", "files"))
 options = parser.parse_args()
 
@@ -35,30 +48,47 @@ def save(checkpointer, step, state, storage=Storage.MEMORY):
 
 
 def attempt(call, *arguments):
-    try:
-        call(*arguments)
-        report("called", why=None)
-    except RuntimeError as error:
-        report("called", why=str(error))
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told):
+        try:
+            call(*arguments)
+            why = None
+        except RuntimeError as error:
+            why = str(error)
+    report("called", why=why, told=told.getvalue().splitlines())
+
+
+def fail(found):
+    raise RuntimeError("the agent is gone")
 
 
 def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     if options.what == "ended":
-        dist.new_group = functools.partial(dist.new_group, timeout=datetime.timedelta(seconds=WITHIN_S - 1))
+        peers.GROUP_S = WITHIN_S - 1
     checkpointer = (dcp if options.kind == "dcp" else files).Checkpointer(options.directory)
     state = state_of(2)
-    if options.what in ("all save", "later", "changed", "skip", "ended"):
+    if options.what in BEHIND_A_SAVE:
         save(checkpointer, 5, state, Storage.DISK)
     if options.what == "changed":
         state = {**state_of(5), f"more_{dist.get_rank()}": b"file" if options.kind == "files" else torch.ones(4)}
     if options.what != "all save":
         peers.SAVE_S = peers.LOAD_S = WITHIN_S
+        together.NOTICE_S = WITHIN_S - 1
+        at_once = options.what in ("loads, others save", "fails")
+        if options.what == "fails" and dist.get_rank() == 1:
+            checkpointer.get_storage_reader = fail
         for is_mine in (dist.get_rank() == 0, dist.get_rank() != 0):
-            dist.barrier()
-            if is_mine and options.what == "loads":
+            if not at_once:
+                dist.barrier()
+            if is_mine and options.what in ("loads", "later load", "fails"):
                 attempt(checkpointer.load, state)
+            elif is_mine and options.what in ("skip load", "loads, others save"):
+                if dist.get_rank() == 0:
+                    attempt(checkpointer.load, state)
+                elif at_once:
+                    save(checkpointer, 10, state)
             elif is_mine and options.what == "writer":
                 attempt(checkpointer.get_storage_writer, 10)
             elif is_mine and options.what == "skip":

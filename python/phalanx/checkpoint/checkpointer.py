@@ -16,7 +16,7 @@ import torch
 import phalanx
 from phalanx import _door as door
 from phalanx._bootstrap import board, rescale
-from phalanx.checkpoint import native, selftest, stored
+from phalanx.checkpoint import native, people, selftest, stored
 from phalanx.checkpoint.copying import writer
 from phalanx.checkpoint.formats import disk, forms, mapped, named, plan
 from phalanx.checkpoint.handle import SaveHandle, Storage
@@ -260,10 +260,10 @@ class Checkpointer:
         handle.is_over = True
         handle.explain(why)
         if why is not alone.NOT_TO_MEMORY:
-            alone.say(f"rank {self._here.rank}: step {handle.step} of {self.directory} is not stored: {why}")
+            people.say(f"rank {self._here.rank}: step {handle.step} of {self.directory} is not stored: {why}")
         elif self._here.rank == 0 and not self._has_said:
             self._has_said = True  # once: it is so for each of them
-            alone.say(why)
+            people.say(why)
         _tell_step(handle)
 
     def save(self, step, state, storage=Storage.MEMORY, on_stored=None):
@@ -498,7 +498,7 @@ class Checkpointer:
     def _find(self, step=None, timeline=None):
         if step is not None or timeline is not None:
             found = self._find_exactly(number("step", step), number("timeline", timeline))
-        elif self._is_able_to_save() and self._has_agent:
+        elif self._asks_agent():
             found = self._ask_for_files()
         else:
             self._go_back_alone()
@@ -510,10 +510,14 @@ class Checkpointer:
             board.restored_step(found.step)
         return found
 
+    def _asks_agent(self):
+        """What there is to load; else the ranks look at the disk."""
+        return self._is_able_to_save() and self._has_agent
+
     def _find_exactly(self, step, timeline):
         """No agent is asked: the ranks know which step is meant. What they save behind it is of a new branch, also
         where it is not found, so that all count alike."""
-        if self._is_able_to_save() and self._has_agent:
+        if self._asks_agent():
             self._writer.finish()
             self._way.goes_back()
         else:
@@ -546,7 +550,7 @@ class Checkpointer:
             return step < 0 or why is None
         if place.is_together():
             if self._peers is None:
-                self._peers = peers.Peers(self._here, f"{self.directory}/load")
+                self._peers = peers.Peers(self._here, self.directory, "/load")
             try:
                 return self._peers.all_take(step, why is None, sequence)
             except peers.NotTogether as error:

@@ -50,9 +50,8 @@ class Checkpointer(shared_out.Checkpointer):
         self.forms = sharded.Forms()
         self._own_describer = plan.Describer()
         super().__init__(*settings, **named_settings)
-        self._peers_of_writers = peers.Peers(
-            self._here, f"{self.directory}/writers"
-        )  # async_save() has a thread of its own
+        # async_save() has a thread of its own.
+        self._peers_of_writers = peers.Peers(self._here, self.directory, "/writers")
 
     # --- saving
 
@@ -221,19 +220,34 @@ class Checkpointer(shared_out.Checkpointer):
                 f"phalanx.checkpoint.dcp: map_location is {map_location!r}; expected None: load() writes into the "
                 "tensors of the state that it is given, on their devices"
             )
-        found = self._find(step, timeline)
-        reader = self.get_storage_reader(found)
-        if reader is None:
-            return 0
-        try:
+        try:  # first: a rank that comes to it alone has gone back to nothing
             group = self._peers.group_of_load()
+            found, reader = self._found_by_all(step, timeline)
         except peers.NotTogether as error:
             raise RuntimeError(f"phalanx.checkpoint: {self.directory}: {error}") from None
+        if reader is None:
+            return 0
         packed = self._load_from(reader, state, group)
         self._tell_read(found)
         if packed is not None:
             self._restore_own(state, packed)
         return found.step
+
+    def _found_by_all(self, step, timeline):
+        """(what is loaded, its reader or None). Where each rank asks its agent by itself, none goes on to read with the
+        others before all have an answer."""
+        if step is not None or timeline is not None or not self._asks_agent():
+            found = self._find(step, timeline)
+            return found, self.get_storage_reader(found)
+        try:
+            found = self._find()
+            reader = self.get_storage_reader(found)
+        except (RuntimeError, OSError):
+            with contextlib.suppress(peers.NotTogether):  # this rank has an error of its own
+                self._peers.all_can_load(False)
+            raise
+        self._peers.all_can_load(True)
+        return found, reader
 
     def _load_from(self, reader, state, group):
         """What is this rank's own comes back as it was packed; None where there is none."""

@@ -20,7 +20,7 @@ import accelerate
 from phalanx.checkpoint import files
 from phalanx.checkpoint.adapters import captured, early, published, restored, saver
 from phalanx.checkpoint.handle import Storage
-from phalanx.checkpoint.link.alone import say
+from phalanx.checkpoint.people import say
 from phalanx.checkpoint.ranks import place
 
 _WHO = "phalanx.checkpoint.adapters.accelerate"

@@ -13,7 +13,7 @@ import threading
 import torch
 
 from phalanx.checkpoint.adapters import published
-from phalanx.checkpoint.link.alone import say
+from phalanx.checkpoint.people import say
 
 KEPT = 2  # steps below: one more than is needed, so that a newer one does not end what is being put in its place
 _STORED_WAIT_S = 600

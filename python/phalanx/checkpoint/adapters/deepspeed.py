@@ -24,7 +24,7 @@ from deepspeed.runtime.pipe.module import PipelineModule
 
 from phalanx.checkpoint.adapters import early, exact, universal_load, zero_files
 from phalanx.checkpoint.handle import Storage
-from phalanx.checkpoint.link.alone import say
+from phalanx.checkpoint.people import say
 from phalanx.checkpoint.universal import source
 
 _LATEST = "latest"

@@ -5,8 +5,7 @@ import functools
 
 from torch.optim import Optimizer
 
-from phalanx.checkpoint import files
-from phalanx.checkpoint.link import alone
+from phalanx.checkpoint import files, people
 from phalanx.checkpoint.ranks import place
 
 
@@ -44,7 +43,7 @@ class Early:
             # metric: a save would raise that, and this is none. Plans of dcp have no way to say so to others.
             if not isinstance(self._checkpointer, files.Checkpointer):
                 raise
-            alone.say(f"memory for saves is not made ready before the first one: {type(error).__name__}: {error}")
+            people.say(f"memory for saves is not made ready before the first one: {type(error).__name__}: {error}")
             self._checkpointer.prepare_nothing()
             return
         self._checkpointer.prepare(made, waits=False)

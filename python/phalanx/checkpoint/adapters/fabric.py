@@ -31,7 +31,7 @@ else:
 from phalanx.checkpoint import files
 from phalanx.checkpoint.adapters import awaited, early, restored, saver
 from phalanx.checkpoint.handle import Storage
-from phalanx.checkpoint.link.alone import say
+from phalanx.checkpoint.people import say
 from phalanx.checkpoint.ranks import place
 
 _WHO = "phalanx.checkpoint.adapters.fabric"

@@ -21,7 +21,7 @@ from phalanx.checkpoint import files
 from phalanx.checkpoint.adapters import awaited, early, published, restored, saver
 from phalanx.checkpoint.formats import several
 from phalanx.checkpoint.handle import Storage
-from phalanx.checkpoint.link.alone import say
+from phalanx.checkpoint.people import say
 from phalanx.checkpoint.ranks import place
 
 _WHO = "phalanx.checkpoint.adapters.lightning"

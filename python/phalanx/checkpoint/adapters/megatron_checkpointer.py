@@ -24,7 +24,7 @@ from phalanx.checkpoint.adapters import (
     saver,
 )
 from phalanx.checkpoint.handle import Storage
-from phalanx.checkpoint.link.alone import say
+from phalanx.checkpoint.people import say
 from phalanx.checkpoint.ranks import place
 
 WHO = "phalanx.checkpoint.adapters.megatron"

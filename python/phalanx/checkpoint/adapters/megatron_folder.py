@@ -7,7 +7,7 @@ import re
 import zipfile
 
 from phalanx.checkpoint.adapters import megatron_layout, published
-from phalanx.checkpoint.link.alone import say
+from phalanx.checkpoint.people import say
 
 _NAME = re.compile(re.escape(megatron_layout.PREFIX) + r"\d+\Z")
 _STATES, _ZIP = (".pt",), b"PK"

@@ -6,7 +6,7 @@ import torch
 
 from phalanx.checkpoint.adapters import megatron_dist, megatron_folder, megatron_layout
 from phalanx.checkpoint.adapters.published import path_of
-from phalanx.checkpoint.link.alone import say
+from phalanx.checkpoint.people import say
 
 
 class Ours:

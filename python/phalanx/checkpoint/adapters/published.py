@@ -16,7 +16,7 @@ import urllib.parse
 
 from phalanx.checkpoint import stored as directories
 from phalanx.checkpoint.formats import disk
-from phalanx.checkpoint.link.alone import say
+from phalanx.checkpoint.people import say
 from phalanx.checkpoint.ranks import place
 
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)

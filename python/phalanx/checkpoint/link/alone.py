@@ -11,12 +11,11 @@ import json
 import os
 import queue
 import socket
-import sys
 import threading
 import time
 
 from phalanx import _door as door
-from phalanx.checkpoint import stored
+from phalanx.checkpoint import people, stored
 from phalanx.checkpoint.formats import forms
 from phalanx.checkpoint.link import host
 from phalanx.checkpoint.ranks import together
@@ -211,7 +210,8 @@ class Alone:
 
     def _settle(self, save, state, why):
         if why and self._here.rank == 0:
-            say(f"step {save.step} of {self._directory} is {'stored' if state == 'stored' else 'not stored'}: {why}")
+            became = "stored" if state == "stored" else "not stored"
+            people.say(f"step {save.step} of {self._directory} is {became}: {why}")
         with self._settled:
             save.outcome, save.group = {"state": state, "why": why or ""}, None
             asked = [number for number, key in self._waiting if key == save.key]
@@ -238,7 +238,7 @@ class Alone:
         if why:
             said.append(f"{self._directory} is not copied to {archive}: {why}; it is tried again with the next step")
         for text in said:
-            say(text)
+            people.say(text)
         with self._settled:
             self._is_copying = False
             self._settled.notify_all()
@@ -329,13 +329,6 @@ class Alone:
             return str(error)
         self._stored[save.branch] = name
         return _BEHIND + "; ".join(warnings) if warnings else None
-
-
-def say(text):
-    """To people, who may look at no handle: an agent does so, too."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # where there is no standard error any more
-        sys.stderr.write(f"phalanx.checkpoint: {text}\n")
-        sys.stderr.flush()
 
 
 def meeting(directory, step, branch):

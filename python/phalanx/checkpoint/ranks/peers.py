@@ -2,6 +2,7 @@
 device is waited for. All ranks make the same calls in the same order."""
 
 import collections
+import contextlib
 import datetime
 import pickle
 import secrets
@@ -16,7 +17,10 @@ SAME, CHANGED, FAILED = 0, 1, 2
 # waits in a collective for another here.
 SAVE_S = 300
 LOAD_S = 1800  # at a load(), before which each may have read its part: as long as torch's own groups wait
-_GO, _GIVEN_UP = b"go", b"given up"
+# Gloo ends a group in which one operation takes longer. It is to be none that ranks wait for in vain, behind others.
+GROUP_S = SAVE_S + 2 * LOAD_S
+LOAD = -1  # stands for the step in a vote of a load()
+_GO, _GIVEN_UP = b"go", b"given up "
 _RULE = "makes the same calls of save(), prepare() and load()"
 
 
@@ -28,6 +32,7 @@ class _Vote:
     """Of this rank in one all-reduce, and then of all. `work`: None until it is cast."""
 
     def __init__(self, verdict, step):
+        self.step = step
         self.values = torch.tensor([verdict, step, -step], dtype=torch.int64)
         self.work = None
 
@@ -39,9 +44,9 @@ class _Vote:
 class Peers:
     """All ranks of the job. The group is made at the first use: init_process_group() comes before that."""
 
-    def __init__(self, here, name):
-        """`name`: the same on all ranks, which make those of one name in one order."""
-        self._here, self._name = here, name
+    def __init__(self, here, directory, use=""):
+        """Of a directory, and for one use of it: the same on all ranks, which make those for one use in one order."""
+        self._here, self._directory, self._name = here, directory, directory + use
         self._number = None  # among those of this name
         self._own_group = None
         self._groups = 0  # that were made: one that has ended is followed by another
@@ -54,12 +59,33 @@ class Peers:
         """None where this rank is the only one. NotTogether where a rank does not come to it in time."""
         for vote in self._votes:
             vote.fail()
-        self._finish_votes("load()", LOAD_S)
-        return self._group("load()", LOAD_S)
+        has_met = self._own_group is not None
+        group = self._group("load()", LOAD_S)
+        if has_met:  # else they have come to this load() just now
+            self._come_to_load(SAME)
+        return group
+
+    def all_can_load(self, can):
+        """Behind group_of_load(), of a load() that finds by itself what there is. NotTogether where another rank
+        cannot: it is not to be waited for."""
+        if self._own_group is not None and self._come_to_load(SAME if can else FAILED) == FAILED and can:
+            raise NotTogether("another rank cannot load, and says why")
+
+    def _come_to_load(self, verdict):
+        """The worst verdict of all ranks."""
+        worst, highest, lowest = self._cast(verdict, LOAD, "load()", LOAD_S)
+        while highest != lowest and self._has_skipped(LOAD):
+            worst, highest, lowest = self._cast(verdict, LOAD, "load()", LOAD_S)
+        if highest != lowest:
+            what = f"saves step {highest}" if highest > 0 else "calls prepare()"
+            raise NotTogether(f"another rank {what} meanwhile: every rank {_RULE}")
+        if self._settle(_GO) != _GO:
+            raise NotTogether("another rank has waited in vain for this one, and given this load() up")
+        return worst
 
     def group_of_save(self, step):
         """The same, of a save(), or of prepare(): of step 0."""
-        return self._group(f"save() or prepare() of step {step}", SAVE_S, step)
+        return self._group(_save_of(step), SAVE_S, step)
 
     def _group(self, call, within_s, step=0):
         if self._own_group is None and self._here.world_size > 1:
@@ -68,7 +94,7 @@ class Peers:
                     "phalanx.checkpoint: the ranks plan together: call torch.distributed.init_process_group() first"
                 )
             self._meet(call, within_s, step)
-            group = dist.new_group(backend="gloo")
+            group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=GROUP_S))
             number = torch.tensor([secrets.randbits(62)])
             dist.broadcast(number, 0, group=group)
             job = dist.distributed_c10d._get_default_store()
@@ -86,7 +112,7 @@ class Peers:
         name += f"/{self._number}/{self._groups}/{call}"
         meeting = dist.PrefixStore(name if step else f"{name}/{self._refused}", job)
         try:
-            together.decide(meeting, self._here, within_s, f"come to {call}", _RULE)
+            together.decide(meeting, self._here, within_s, self._directory, f"come to {call}", _RULE)
         except together.Apart as error:
             self._refused += 0 if step else 1
             raise NotTogether(str(error)) from None
@@ -95,23 +121,32 @@ class Peers:
         """The worst verdict of all ranks. NotTogether where one has FAILED, saves another step, or does not come."""
         if self.group_of_save(step) is None:
             return verdict
-        worst, highest, lowest = self._cast(verdict, step)
-        # This rank has not come to saves that others have waited for in vain: their votes of those go before.
-        while highest != lowest and step == highest and self._settle("different") == _GIVEN_UP:
-            worst, highest, lowest = self._cast(verdict, step)
+        worst, highest, lowest = self._cast(verdict, step, _save_of(step), SAVE_S)
+        while highest != lowest and self._has_skipped(step):
+            worst, highest, lowest = self._cast(verdict, step, _save_of(step), SAVE_S)
+        if lowest == LOAD:
+            raise NotTogether(f"another rank loads meanwhile: every rank {_RULE}")
         if highest != lowest:
             raise NotTogether(f"the ranks save different steps, from {lowest} to {highest}")
         if worst == FAILED and verdict != FAILED:
             raise NotTogether("another rank cannot save its state")
-        if worst == CHANGED and self._settle(_GO.decode()) != _GO:
+        if worst == CHANGED and self._settle(_GO) != _GO:
             raise NotTogether("another rank has waited in vain for this one, and given this save up")
         return worst
 
-    def _cast(self, verdict, step):
+    def _has_skipped(self, step):
+        """Whether the vote was of a call that others have waited for in vain, and to which this rank, which has come to
+        `step`, never came: its own vote is another one, behind that."""
+        outcome = self._settle(b"different")
+        return outcome.startswith(_GIVEN_UP) and outcome != _given_up(step)
+
+    def _cast(self, verdict, step, call, within_s):
         """(the worst verdict, the highest step, the lowest) of all ranks."""
         vote = _Vote(verdict, step)
         self._votes.append(vote)
-        self._finish_votes("this save", SAVE_S)
+        with contextlib.suppress(RuntimeError):  # it is for who tells of this rank alone, and the vote does without
+            self._store.set(f"at/{self._here.rank}", str(self._decided + len(self._votes)))
+        self._finish_votes(call, within_s)
         return vote.values[0].item(), vote.values[1].item(), -vote.values[2].item()
 
     def _finish_votes(self, call, within_s):
@@ -126,16 +161,40 @@ class Peers:
         try:
             if vote.work is None:
                 vote.work = dist.all_reduce(vote.values, dist.ReduceOp.MAX, group=self._own_group, async_op=True)
-            vote.work.wait(datetime.timedelta(seconds=within_s))
+            together.wait(
+                vote.work.wait, within_s, lambda: self._absent(vote), self._directory, f"come to {call}", _RULE
+            )
         except RuntimeError as error:
             if vote.work is None or vote.work.is_completed():
                 self._end_group()
                 raise NotTogether(f"the ranks' group has ended; the next save makes another: {error}") from None
             self._votes[-1].fail()
             number = self._decided + len(self._votes)
-            if self._settle(_GIVEN_UP.decode(), number) != _GIVEN_UP:
+            told = self._told_late(vote, f"come to {call} within {within_s} s")
+            if not self._settle(_given_up(self._votes[-1].step), number).startswith(_GIVEN_UP):
                 return vote.work.wait()  # the last one has come at this moment
-            raise NotTogether(f"not all ranks have come to {call} within {within_s} s: every rank {_RULE}") from None
+            raise NotTogether(told) from None
+
+    def _told_late(self, vote, what):
+        """Who is, where this rank is the one to look for them."""
+        with contextlib.suppress(RuntimeError):
+            ranks = self._absent(vote)
+            if ranks:
+                return together.late(ranks, what, _RULE)
+        return f"not all ranks have {what}: every rank {_RULE}"
+
+    def _absent(self, vote):
+        """The ranks that are waited for; but for the first, none looks for more than that one. RuntimeError where
+        others have waited in vain before."""
+        if vote.work.is_completed():
+            return []
+        outcome = f"votes/{self._decided + 1}"
+        if self._store.check([outcome]) and self._store.get(outcome).startswith(_GIVEN_UP):
+            raise RuntimeError("others have given it up")
+        names = {rank: f"at/{rank}" for rank in (range(self._here.world_size) if self._here.rank == 0 else [0])}
+        there = [rank for rank, name in names.items() if self._store.check([name])]
+        come = [rank for rank in there if int(self._store.get(names[rank])) > self._decided]
+        return [rank for rank in names if rank not in come]
 
     def _end_group(self):
         """One in which a rank has waited for longer than gloo does, or whose ranks have gone, carries nothing more."""
@@ -144,8 +203,8 @@ class Peers:
         self._decided = 0
 
     def _settle(self, outcome, number=None):
-        """Of a vote behind which ranks do not only go on, each by itself: what the first says of it, as bytes."""
-        return self._store.compare_set(f"votes/{number or self._decided}", "", outcome)
+        """Of a vote behind which ranks do not only go on, each by itself: what the first says of it. Bytes."""
+        return self._store.compare_set(f"votes/{number or self._decided}", "", outcome.decode())
 
     def all_take(self, step, is_whole, sequence=0):
         """Whether all ranks have found their part of that step whole. NotTogether where they look at others, or at one
@@ -196,6 +255,14 @@ class Peers:
             raise
         dist.scatter_object_list(mine, answers, src=0, group=group)
         return mine[0]
+
+
+def _save_of(step):
+    return f"save() or prepare() of step {step}"
+
+
+def _given_up(step):
+    return _GIVEN_UP + str(step).encode()
 
 
 class _Error:

@@ -4,15 +4,18 @@ training is held. The process group is none that the script knows: it works on w
 import contextlib
 import ctypes
 import datetime
+import functools
 import json
 import secrets
 
 import torch
 import torch.distributed as dist
 
+from phalanx.checkpoint import people
 from phalanx.checkpoint.ranks import place
 
 MEET_S = 60  # that ranks wait for each other at their first save
+NOTICE_S = 15  # who waits for longer says for whom
 _EXCHANGE = datetime.timedelta(hours=6)  # a disk may be slow; a rank that has died is noticed before
 _BYTES = 4096  # of what ranks tell at once; more takes a round more
 _LENGTH_BYTES = 8
@@ -39,7 +42,7 @@ def meet(here, name, why=None):
     store = dist.PrefixStore(f"phalanx.checkpoint/{name}", dist.distributed_c10d._get_default_store())
     if why is not None:  # before it is here, and rank 0 decides that all are
         store.compare_set("decision", "", f"rank {here.rank}: {why}")
-    decide(store, here, MEET_S, "called save()", "saves the same steps")
+    decide(store, here, MEET_S, f"save {name}", "called save()", "saves the same steps")
     try:
         own = dist.PrefixStore(_new_name(here), store)
         return Group(here, dist.ProcessGroupGloo(own, here.rank, here.world_size, _EXCHANGE), own)
@@ -59,27 +62,51 @@ def _new_name(here):
     return str(name.item())
 
 
-def decide(store, here, within_s, what, rule):
+def decide(store, here, within_s, name, what, rule):
     """Returns on all ranks, or raises Apart on all that come: what the first of all says who knows, so that no rank
-    goes on to a group to which another does not come. `what` has each rank done that comes, and every rank `rule`."""
+    goes on to a group to which another does not come. `what` has each rank done that comes, and every rank `rule`;
+    `name`: of what they meet for, as people know it."""
     names = {rank: f"here/{rank}" for rank in range(here.world_size)}
     store.set(names[here.rank], b"1")
+
+    def absent():
+        # Rank 0 would have decided: the others need not look for more, all of them at the same moment.
+        looked_for = names if here.rank == 0 else {0: names[0]}
+        return [rank for rank, name in looked_for.items() if not store.check([name])]
+
     try:
         if here.rank == 0:
-            store.wait(list(names.values()), datetime.timedelta(seconds=within_s))
+            wait(functools.partial(store.wait, list(names.values())), within_s, absent, name, what, rule)
             decision = store.compare_set("decision", "", _GO.decode())
         else:
-            store.wait(["decision"], datetime.timedelta(seconds=within_s + 5))
+            wait(functools.partial(store.wait, ["decision"]), within_s + 5, absent, name, what, rule)
             decision = store.get("decision")
     except RuntimeError:
-        # Rank 0 would have decided: the others need not look for more, all of them at the same moment.
-        looked_for = names if here.rank == 0 else {}
-        late = [str(rank) for rank, name in looked_for.items() if not store.check([name])] or ["0"]
-        who = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(late[:20])} have"
-        text = f"{who} not {what} within {within_s} s: every rank {rule}"
+        text = late(absent() or [0], f"{what} within {within_s} s", rule)
         decision = store.compare_set("decision", "", text)
     if decision != _GO:
         raise Apart(decision.decode("utf-8", "replace"))
+
+
+def wait(begin, within_s, absent, name, what, rule):
+    """`begin(timedelta)`, which raises RuntimeError where that is over, and may be called again. Where it takes long,
+    this rank tells people that those of `absent()` have not done `what`, for `name`, as `rule` says of all."""
+    if within_s <= NOTICE_S:
+        return begin(datetime.timedelta(seconds=within_s))
+    try:
+        return begin(datetime.timedelta(seconds=NOTICE_S))
+    except RuntimeError:
+        ranks = absent()
+    if ranks:
+        people.say(f"{name}: {late(ranks, f'{what} within {NOTICE_S} s', rule)}. Waiting on")
+    return begin(datetime.timedelta(seconds=within_s - NOTICE_S))
+
+
+def late(ranks, what, rule):
+    """That these have not done `what`, which `rule` says of all."""
+    names = ", ".join(map(str, ranks[:20]))
+    who = f"rank {names} has" if len(ranks) == 1 else f"ranks {names} have"
+    return f"{who} not {what}: every rank {rule}"
 
 
 class Group:
