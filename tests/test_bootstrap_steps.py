@@ -311,10 +311,21 @@ THEN = {
     "its tensors of many": "import torch.distributed.tensor",
     "nothing": "",
 }
+BEHIND = "import os; os.getloadavg()"
 
 
-@pytest.mark.parametrize("begin", ["", "import os; os.getloadavg()"], ids=["prefix", "behind"])
-@pytest.mark.parametrize("then", THEN)
+@pytest.mark.parametrize(
+    ("then", "begin"),
+    [
+        *(pytest.param(then, "", id=f"{then}-prefix") for then in THEN),
+        *(
+            pytest.param(then, BEHIND, id=f"{then}-behind", marks=pytest.mark.long)
+            for then in THEN
+            if then != "an optimizer"
+        ),
+        pytest.param("an optimizer", BEHIND, id="an optimizer-behind"),
+    ],
+)
 def test_torch_itself(tmp_path, begin, then):
     """Its modules, and those that packages of it have by name, are those of plain Python, then and later."""
     script = tmp_path / "train.py"

@@ -109,8 +109,8 @@ def check_that_nothing_is_written_twice(folder):
 @pytest.mark.parametrize(
     ("kind", "worlds"),
     [
-        *(("fsdp2", (1, 3)), ("fsdp1", (3,)), ("hsdp", (1,)), ("dtensor", (3,))),
-        *(long("fsdp1", (1,)), long("hsdp", (3,)), long("dtensor", (1,))),
+        *(("fsdp2", (1, 3)), ("fsdp1", (3,)), ("dtensor", (3,))),
+        *(long("fsdp1", (1,)), long("hsdp", (1,)), long("hsdp", (3,)), long("dtensor", (1,))),
     ],
 )
 def test_what_is_on_disk_is_read_by_stock_dcp_in_any_world(job, tmp_path, kind, worlds):

@@ -42,7 +42,9 @@ def fetched_files(job, index):
     return list((memory_of(job, index) / "fetched").glob("*"))
 
 
-@pytest.mark.parametrize("width", [16, 2048], ids=["small", "50 MB"])
+@pytest.mark.parametrize(
+    "width", [pytest.param(16, id="small", marks=pytest.mark.long), pytest.param(2048, id="50 MB")]
+)
 def test_nodes_that_join_go_on_from_memory(job, directory, width):
     """One node, then two, then three; saves to memory alone."""
     arguments = [directory, "--ddp", "--step-ms=5", f"--width={width}"]

@@ -45,7 +45,7 @@ def steps_of(*jobs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("zero_grad", ["before", "behind"])
+@pytest.mark.parametrize("zero_grad", ["before", pytest.param("behind", marks=pytest.mark.long)])
 def test_a_smaller_world_goes_on_with_the_same_steps(make_job, directory, tmp_path, zero_grad):
     """Two ranks, killed in the middle of an epoch; then one, which makes two micro batches of each step."""
     how = [f"--zero-grad={zero_grad}", "--workers=2"]
