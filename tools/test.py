@@ -1,7 +1,8 @@
 """Runs every suite and ends with "N passed, N failed, N skipped".
 
-The suites: lint, unit tests in C++ and Go, end-to-end tests beside each other; in the background clang-tidy, chaos and
-the oldest torch; at last those that need the machine alone: the operator's with an API server, and end-to-end tests.
+The suites: lint, unit tests in C++, end-to-end tests beside each other, some of them with the oldest torch; in the
+background clang-tidy, chaos and the operator's unit tests; at last those that need the machine alone: the operator's
+with an API server, and end-to-end tests.
 Each suite reports in JUnit's format. A skip that tools/suite/allowed_skips.json does not allow is a failure; a file
 beyond its budget of time is a warning.
 """
@@ -71,6 +72,7 @@ class Run:
     def __init__(self, seed, folder, limit_s=LIMIT_S):
         self.seed, self.folder, self.limit_s = seed, folder, limit_s
         self.total, self.times, self.background = Result(), [], []
+        self.helpers = []  # Background that has no report: what waits for it tells what came of it
         self.nothing_ran = None  # pytest's reason, where it chose no test
         self.id = uuid.uuid4().hex
 
@@ -116,6 +118,11 @@ class Run:
         """Starts a program that works beside the suites to come; `report`: the name of its file."""
         self.background.append((Background(name, command, nice, env), report or name))
 
+    def ahead(self, name, command):
+        """Begins what a later suite needs, which waits for it."""
+        self.helpers.append(Background(name, command, TIDY_NICE))
+        return self.helpers[-1]
+
     def join(self):
         """Waits for what works in the background."""
         while self.background:
@@ -129,7 +136,7 @@ class Run:
     def end(self):
         """Of all that it has started. What tests have left is none of their failures: their process has died, or one
         of them looks away; but the next run would meet it."""
-        for program, _ in self.background:
+        for program in [*self.helpers, *(program for program, _ in self.background)]:
             program.end()
         for process in leftovers.end(self.id):
             print(f"warning: left running by a test, and killed: {process}")
@@ -168,11 +175,21 @@ def run_unit_tests(seed, long=False):
     return read_programs("unit tests", overview, status, reports)
 
 
-def run_operator(part):
+def operator(part):
     """Of the Kubernetes operator: "unit", "api-server" or "if-built", the parts of tools/operator.sh."""
-    report = REPORTS / f"operator-{part}.xml"
-    status = run([ROOT / "tools" / "operator.sh", f"--{part}", "--junit", report])
-    return read_report(f"operator, {part}", report, status)
+    return [ROOT / "tools" / "operator.sh", f"--{part}", "--junit", REPORTS / f"operator-{part}.xml"]
+
+
+def run_operator(part):
+    return read_report(f"operator, {part}", REPORTS / f"operator-{part}.xml", run(operator(part)))
+
+
+def run_oldest_torch(tests, environment):
+    from tools import torches
+
+    if environment is not None and environment.wait(tests.limit_s)[0] != 0:
+        say("oldest torch: its environment was not made ahead; once more")
+    return torches.run_oldest([*in_parallel(workers()), f"--seed={tests.seed}"])
 
 
 def slice_of(arguments):
@@ -197,13 +214,15 @@ def run_all(tests, long):
     tests.behind("clang-tidy", tidy, nice=TIDY_NICE)
     chaos_s = {"PHALANX_CHAOS_S": str(LONG_CHAOS_S), "PHALANX_CHAOS_TORCH": "1"} if long else {}
     tests.behind("chaos", tests.pytest("chaos", ["-s", CHAOS]), env=chaos_s)
+    # The first time both download for minutes: modules of Go, and another torch.
+    tests.behind("operator", operator("unit"), nice=TIDY_NICE, report="operator-unit")
+    oldest = tests.ahead("oldest torch", torches.oldest_environment()) if torches.has_oldest() else None
     tests.suite("lint", run_lint)
     tests.suite("unit tests", lambda: run_unit_tests(tests.seed, long))
-    tests.suite("operator", lambda: run_operator("unit"))
     kills = ["--long", f"--kills={LONG_KILLS}"] if long else []
     selection = [*in_parallel(workers()), *kills, f"--ignore={CHAOS}", "-m", "not alone"]
     tests.suite("end to end", lambda: tests.end_to_end("end-to-end", selection))
-    tests.suite("oldest torch", lambda: torches.run_oldest([*in_parallel(workers()), f"--seed={tests.seed}"]))
+    tests.suite("oldest torch", lambda: run_oldest_torch(tests, oldest))
     tests.join()
     # Building it takes a quarter of an hour: a person asks for it, or --long does.
     part = "api-server" if long else "if-built"

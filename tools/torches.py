@@ -125,9 +125,18 @@ def put_ours(venv):
             (site / "phalanx").symlink_to(ROOT / "python" / "phalanx")
 
 
+def has_oldest():
+    return sys.version_info < (3, 13)
+
+
+def oldest_environment():
+    """The command that makes what run_oldest needs: a minute where it has to be downloaded."""
+    return [sys.executable, "-m", "tools.torches", "--prepare-oldest"]
+
+
 def run_oldest(pytest_arguments):
     """The part of a full run that needs an older torch; one skip where that has nothing for this Python."""
-    if sys.version_info >= (3, 13):
+    if not has_oldest():
         return Result(skipped=[(OLDEST.name, f"torch {OLDEST.torch} is not made for this Python")])
     return run_row(OLDEST, sys._base_executable, default_cache(), [*OLDEST_TESTS, *map(str, pytest_arguments)])
 
@@ -215,7 +224,11 @@ def main():
         "--only", action="append", default=[], metavar="TEXT", help="only rows with TEXT in their name, as python3.8-"
     )
     parser.add_argument("--cache", type=Path, default=default_cache(), help=argparse.SUPPRESS)
+    parser.add_argument("--prepare-oldest", action="store_true", help=argparse.SUPPRESS)
     options, arguments = parser.parse_known_args()
+    if options.prepare_oldest:
+        prepare(OLDEST, sys._base_executable, options.cache)
+        return 0
     for python in options.python:
         if version_of(python) is None:
             parser.error(f"--python {python} is no Python that can make virtual environments")
