@@ -22,6 +22,7 @@ from tools.lint import (  # noqa: E402
     external,
     ratchet,
     rules_cpp,
+    rules_imports,
     rules_links,
     rules_old_python,
     rules_python,
@@ -223,6 +224,33 @@ def test_old_python_reaches_all_that_the_oldest_one_runs():
     left_out = [file for file in files if not any(fnmatch.fnmatch(file, pattern) for pattern in config.OLD_PYTHON)]
     assert {"tests/harness.py", "tests/share.py", "tools/venv.py"} < files and len(files) > 20
     assert sorted(left_out) == []
+
+
+def test_names_that_a_module_of_ours_does_not_have(tmp_path):
+    """Python says so only where the line is reached: in an adapter, behind the import of its framework."""
+    user = """
+from phalanx.a import b, here, gone
+from phalanx.a.b import say, made, _tell
+from phalanx.a.lazy import anything
+import phalanx.a.b
+
+def use(b2):
+    b.say(b.missing, b.__name__, b2.missing)
+"""
+    shadowed = "from phalanx.a import b\n\n\ndef use(b):\n    return b.missing\n"
+    files = {
+        "python/phalanx/a/__init__.py": "import os as here\n",
+        "python/phalanx/a/b.py": "def say():\n    inner = 1\n\n\nif True:\n    with open(say) as made:\n        pass\n",
+        "python/phalanx/a/lazy.py": "def __getattr__(name):\n    return 1\n",
+        "python/phalanx/user.py": user,
+        "python/phalanx/shadowed.py": shadowed,
+    }
+    found = [(each.path, each.line, each.advice) for each in rules_imports.own_imports(project_of(tmp_path, files))]
+    assert sorted(found) == [
+        ("python/phalanx/user.py", 2, "phalanx.a has no gone"),
+        ("python/phalanx/user.py", 3, "phalanx.a.b has no _tell"),
+        ("python/phalanx/user.py", 8, "phalanx.a.b has no missing"),
+    ]
 
 
 def test_dead_files(tmp_path):
