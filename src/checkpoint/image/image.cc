@@ -16,12 +16,7 @@ namespace {
 constexpr uint64_t kTailRoomBytes = 64 << 10;
 constexpr size_t kTailRecords = 7;
 
-struct Small {
-  std::string_view name;
-  std::string_view data;
-};
-
-std::array<Small, kTailRecords> SmallRecords(const ImageTail& tail) {
+std::array<SmallRecord, kTailRecords> SmallRecords(const ImageTail& tail) {
   return {{{"archive/data.pkl", tail.pickle},
            {"archive/.format_version", "1"},
            {"archive/.storage_alignment", "64"},
@@ -31,23 +26,14 @@ std::array<Small, kTailRecords> SmallRecords(const ImageTail& tail) {
            {"archive/.phalanx/info", tail.info}}};
 }
 
-// Where the small records end, and how long the directory is with its ending.
-struct TailSpan {
-  uint64_t end = 0;
-  uint64_t directory_bytes = 0;
-};
-
-TailSpan SpanTail(const ImageLayout& layout, const ImageTail& tail) {
-  TailSpan span;
-  span.end = layout.tail_at;
-  span.directory_bytes = kEndingBytes;
+// Of the directory without its ending.
+ZipSpan SpanTail(const ImageLayout& layout, const ImageTail& tail) {
+  ZipSpan span;
   for (uint64_t i = 0; i < layout.bytes.size(); ++i) {
-    span.directory_bytes += EntryBytes(layout.header_at[i], TensorNameBytes(i), layout.bytes[i]);
+    span.entries_bytes += EntryBytes(layout.header_at[i], TensorNameBytes(i), layout.bytes[i]);
   }
-  for (const Small& small : SmallRecords(tail)) {
-    span.directory_bytes += EntryBytes(span.end, small.name.size(), small.data.size());
-    span.end = PlaceRecord(span.end, small.name.size(), small.data.size()).end;
-  }
+  span.end = layout.tail_at;
+  for (const SmallRecord& small : SmallRecords(tail)) span.Add(small.name.size(), small.data.size());
   return span;
 }
 
@@ -80,8 +66,8 @@ std::string PlanImage(const uint64_t* record_bytes, uint64_t n, uint64_t pickle_
   if (file_bytes == 0) {
     // The pickle's length is added below: there is nothing to point to yet.
     const ImageTail tail = {{}, {}, "0123456789012345678901234567890123456789"};
-    const TailSpan span = SpanTail(*layout, tail);
-    const uint64_t tail_bytes = span.end - at + pickle_bytes + kImageAlignment + span.directory_bytes;
+    const ZipSpan span = SpanTail(*layout, tail);
+    const uint64_t tail_bytes = span.end - at + pickle_bytes + kImageAlignment + span.entries_bytes + kEndingBytes;
     layout->file_bytes = RoundUp(at + tail_bytes + std::max(kTailRoomBytes, tail_bytes / 4), kImagePage);
   }
   layout->hash = HashLayout(*layout);
@@ -89,15 +75,15 @@ std::string PlanImage(const uint64_t* record_bytes, uint64_t n, uint64_t pickle_
 }
 
 std::string TailFits(const ImageLayout& layout, const ImageTail& tail) {
-  const TailSpan span = SpanTail(layout, tail);
-  const uint64_t wanted = span.end + span.directory_bytes;
+  const ZipSpan span = SpanTail(layout, tail);
+  const uint64_t wanted = span.end + span.entries_bytes + kEndingBytes;
   if (wanted <= layout.file_bytes) return {};
   return "the image takes " + std::to_string(wanted) + " bytes and its slot has " + std::to_string(layout.file_bytes);
 }
 
 uint32_t FinishImage(uint8_t* image, const ImageLayout& layout, const ImageTail& tail, const uint32_t* record_crc32) {
-  const TailSpan span = SpanTail(layout, tail);
-  const uint64_t directory_at = layout.file_bytes - span.directory_bytes;
+  const ZipSpan span = SpanTail(layout, tail);
+  const uint64_t directory_at = layout.file_bytes - span.entries_bytes - kEndingBytes;
   uint8_t* entry = image + directory_at;
   RunningCrc crc(image);
   for (uint64_t i = 0; i < layout.bytes.size(); ++i) {
@@ -111,17 +97,11 @@ uint32_t FinishImage(uint8_t* image, const ImageLayout& layout, const ImageTail&
     crc.Read(place.data_at);
     crc.Pass(bytes, record_crc32[i]);
   }
-  uint64_t at = layout.tail_at;
-  for (const Small& small : SmallRecords(tail)) {
-    const uint64_t bytes = small.data.size();
-    const ZipPlace place = PlaceRecord(at, small.name.size(), bytes);
-    PutLocal(image + place.header_at, place, small.name, bytes);
-    const uint32_t crc32 = bytes == 0 ? 0 : CopyCrc32(0, image + place.data_at, small.data.data(), bytes);
-    PutDescriptor(image + place.data_at + bytes, place, bytes, crc32);
-    entry = PutEntry(entry, place.header_at, small.name, bytes, crc32);
-    at = place.end;
+  uint8_t* at = image + layout.tail_at;
+  for (const SmallRecord& small : SmallRecords(tail)) {
+    at = PutRecord(at, static_cast<uint64_t>(at - image), small, &entry);
   }
-  std::memset(image + at, 0, directory_at - at);
+  std::memset(at, 0, static_cast<size_t>(image + directory_at - at));
   PutEnding(entry, layout.file_bytes - kEndingBytes, directory_at, layout.bytes.size() + kTailRecords);
   crc.Read(layout.file_bytes);
   return crc.value();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/crc/crc32.h"
 #include "checkpoint/image/image.h"
 #include "checkpoint/image/image_bytes.h"
 
@@ -100,6 +101,22 @@ uint8_t* PutEntry(uint8_t* at, uint64_t header_at, std::string_view name, uint64
   std::memcpy(at + kEntryBytes, name.data(), name.size());
   PutZip64(at + kEntryBytes + name.size(), zip64_bytes, header_at, bytes, bytes);
   return at + kEntryBytes + name.size() + zip64_bytes;
+}
+
+void ZipSpan::Add(uint64_t name_bytes, uint64_t bytes) {
+  entries_bytes += EntryBytes(end, name_bytes, bytes);
+  end = PlaceRecord(end, name_bytes, bytes).end;
+}
+
+uint8_t* PutRecord(uint8_t* at, uint64_t header_at, const SmallRecord& record, uint8_t** entry) {
+  const uint64_t bytes = record.data.size();
+  const ZipPlace place = PlaceRecord(header_at, record.name.size(), bytes);
+  PutLocal(at, place, record.name, bytes);
+  at += place.data_at - place.header_at;
+  const uint32_t crc32 = bytes == 0 ? 0 : CopyCrc32(0, at, record.data.data(), bytes);
+  PutDescriptor(at + bytes, place, bytes, crc32);
+  *entry = PutEntry(*entry, header_at, record.name, bytes, crc32);
+  return at + (place.end - place.data_at);
 }
 
 void PutEnding(uint8_t* at, uint64_t end64_at, uint64_t directory_at, uint64_t entries) {

@@ -29,6 +29,24 @@ void PutDescriptor(uint8_t* at, const ZipPlace& place, uint64_t bytes, uint32_t 
 // Behind what it has written, EntryBytes further.
 uint8_t* PutEntry(uint8_t* at, uint64_t header_at, std::string_view name, uint64_t bytes, uint32_t crc32);
 
+// A record that is written whole.
+struct SmallRecord {
+  std::string_view name;
+  std::string_view data;
+};
+
+// How far the records go, and how long their entries are.
+struct ZipSpan {
+  uint64_t end = 0;
+  uint64_t entries_bytes = 0;
+
+  void Add(uint64_t name_bytes, uint64_t bytes);
+};
+
+// From its local header, which is to stand at `header_at` of the file, to behind its descriptor, which is returned; and
+// its entry at *entry, which is put behind that.
+uint8_t* PutRecord(uint8_t* at, uint64_t header_at, const SmallRecord& record, uint8_t** entry);
+
 // The zip64 end record, its locator and the end record, which the file ends with: kEndingBytes.
 void PutEnding(uint8_t* at, uint64_t end64_at, uint64_t directory_at, uint64_t entries);
 

@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/crc/crc32.h"
 #include "checkpoint/image/image.h"
 #include "checkpoint/image/image_bytes.h"
 #include "checkpoint/image/tensor_name.h"
@@ -19,47 +18,29 @@ constexpr uint64_t kCrcInDescriptor = 4;
 constexpr uint64_t kCrcInEntry = 16;
 constexpr size_t kTailRecords = 3;
 
-struct Small {
-  std::string_view name;
-  std::string_view data;
-};
-
-std::array<Small, kTailRecords> SmallRecords(const phx_ckpt_zip& zip) {
+std::array<SmallRecord, kTailRecords> SmallRecords(const phx_ckpt_zip& zip) {
   return {{{"archive/data.pkl", {static_cast<const char*>(zip.pickle), zip.pickle_bytes}},
            {"archive/byteorder", "little"},
            {"archive/version", "3\n"}}};
 }
 
-// Where the records and the tail end, and how long the directory is without its ending.
-struct Span {
+struct Plan {
   uint64_t records_bytes = 0;
-  uint64_t end = 0;
-  uint64_t entries_bytes = 0;
+  uint64_t directory_at = 0;
+  uint64_t file_bytes = 0;
 };
 
-Span SpanOf(const phx_ckpt_zip& zip) {
-  Span span;
+Plan PlanOf(const phx_ckpt_zip& zip) {
+  Plan plan;
+  ZipSpan span;
   for (uint64_t i = 0; i < zip.n; ++i) {
-    span.entries_bytes += EntryBytes(span.end, TensorNameBytes(i), zip.bytes[i]);
-    span.end = PlaceRecord(span.end, TensorNameBytes(i), zip.bytes[i]).end;
-    span.records_bytes += zip.bytes[i];
+    span.Add(TensorNameBytes(i), zip.bytes[i]);
+    plan.records_bytes += zip.bytes[i];
   }
-  for (const Small& small : SmallRecords(zip)) {
-    span.entries_bytes += EntryBytes(span.end, small.name.size(), small.data.size());
-    span.end = PlaceRecord(span.end, small.name.size(), small.data.size()).end;
-  }
-  return span;
-}
-
-// What is in front of a record's data; behind it.
-uint8_t* PutFront(uint8_t* at, const ZipPlace& place, std::string_view name, uint64_t bytes) {
-  PutLocal(at, place, name, bytes);
-  return at + (place.data_at - place.header_at);
-}
-
-uint8_t* PutBack(uint8_t* at, const ZipPlace& place, uint64_t bytes, uint32_t crc32) {
-  PutDescriptor(at, place, bytes, crc32);
-  return at + (place.end - place.data_at - bytes);
+  for (const SmallRecord& small : SmallRecords(zip)) span.Add(small.name.size(), small.data.size());
+  plan.file_bytes = std::max(zip.length, span.end + span.entries_bytes + kEndingBytes);
+  plan.directory_at = plan.file_bytes - span.entries_bytes - kEndingBytes;
+  return plan;
 }
 
 }  // namespace
@@ -75,48 +56,37 @@ std::string WhyNoZip(const phx_ckpt_zip& zip) {
 }
 
 ZipLengths LengthsOf(const phx_ckpt_zip& zip) {
-  const Span span = SpanOf(zip);
-  const uint64_t file = std::max(zip.length, span.end + span.entries_bytes + kEndingBytes);
-  return {file - span.records_bytes, file};
+  const Plan plan = PlanOf(zip);
+  return {plan.file_bytes - plan.records_bytes, plan.file_bytes};
 }
 
 uint64_t PutZipFrame(uint8_t* frame, const phx_ckpt_zip& zip, uint64_t* record_at, phx_ckpt_patch* patches) {
-  const Span span = SpanOf(zip);
-  const uint64_t file_bytes = LengthsOf(zip).file;
-  const uint64_t directory_at = file_bytes - span.entries_bytes - kEndingBytes;
-  uint8_t* entry = frame + (directory_at - span.records_bytes);
+  const Plan plan = PlanOf(zip);
+  uint8_t* const directory = frame + (plan.directory_at - plan.records_bytes);
+  uint8_t* entry = directory;
   phx_ckpt_patch* patch = patches;
   uint64_t at = 0;
   for (uint64_t i = 0; i < zip.n; ++i) {
     const TensorName name(i);
     const uint64_t bytes = zip.bytes[i];
     const ZipPlace place = PlaceRecord(at, name.view().size(), bytes);
-    frame = PutBack(PutFront(frame, place, name.view(), bytes), place, bytes, 0);
-    if (bytes > 0) *patch++ = {place.data_at + bytes + kCrcInDescriptor, i};
+    PutLocal(frame, place, name.view(), bytes);
+    frame += place.data_at - at;
+    PutDescriptor(frame, place, bytes, 0);
+    frame += place.end - place.data_at - bytes;
     record_at[i] = place.data_at;
+    if (bytes > 0) *patch++ = {place.data_at + bytes + kCrcInDescriptor, i};
+    *patch++ = {plan.directory_at + static_cast<uint64_t>(entry - directory) + kCrcInEntry, i};
+    entry = PutEntry(entry, at, name.view(), bytes, 0);
     at = place.end;
   }
-  uint64_t entry_at = directory_at;
-  at = 0;
-  for (uint64_t i = 0; i < zip.n; ++i) {
-    const TensorName name(i);
-    *patch++ = {entry_at + kCrcInEntry, i};
-    entry_at += EntryBytes(at, name.view().size(), zip.bytes[i]);
-    entry = PutEntry(entry, at, name.view(), zip.bytes[i], 0);
-    at = PlaceRecord(at, name.view().size(), zip.bytes[i]).end;
+  for (const SmallRecord& small : SmallRecords(zip)) {
+    uint8_t* const behind = PutRecord(frame, at, small, &entry);
+    at += static_cast<uint64_t>(behind - frame);
+    frame = behind;
   }
-  for (const Small& small : SmallRecords(zip)) {
-    const uint64_t bytes = small.data.size();
-    const ZipPlace place = PlaceRecord(at, small.name.size(), bytes);
-    frame = PutFront(frame, place, small.name, bytes);
-    std::memcpy(frame, small.data.data(), bytes);
-    const uint32_t crc32 = Crc32(0, frame, bytes);
-    frame = PutBack(frame + bytes, place, bytes, crc32);
-    entry = PutEntry(entry, at, small.name, bytes, crc32);
-    at = place.end;
-  }
-  std::memset(frame, 0, directory_at - at);
-  PutEnding(entry, file_bytes - kEndingBytes, directory_at, zip.n + kTailRecords);
+  std::memset(frame, 0, static_cast<size_t>(directory - frame));
+  PutEnding(entry, plan.file_bytes - kEndingBytes, plan.directory_at, zip.n + kTailRecords);
   return static_cast<uint64_t>(patch - patches);
 }
 
