@@ -74,8 +74,6 @@ class Peers:
     def _come_to_load(self, verdict):
         """The worst verdict of all ranks."""
         worst, highest, lowest = self._cast(verdict, LOAD, "load()", LOAD_S)
-        while highest != lowest and self._has_skipped(LOAD):
-            worst, highest, lowest = self._cast(verdict, LOAD, "load()", LOAD_S)
         if highest != lowest:
             what = f"saves step {highest}" if highest > 0 else "calls prepare()"
             raise NotTogether(f"another rank {what} meanwhile: every rank {_RULE}")
@@ -122,8 +120,6 @@ class Peers:
         if self.group_of_save(step) is None:
             return verdict
         worst, highest, lowest = self._cast(verdict, step, _save_of(step), SAVE_S)
-        while highest != lowest and self._has_skipped(step):
-            worst, highest, lowest = self._cast(verdict, step, _save_of(step), SAVE_S)
         if lowest == LOAD:
             raise NotTogether(f"another rank loads meanwhile: every rank {_RULE}")
         if highest != lowest:
@@ -141,13 +137,16 @@ class Peers:
         return outcome.startswith(_GIVEN_UP) and outcome != _given_up(step)
 
     def _cast(self, verdict, step, call, within_s):
-        """(the worst verdict, the highest step, the lowest) of all ranks."""
-        vote = _Vote(verdict, step)
-        self._votes.append(vote)
-        with contextlib.suppress(RuntimeError):  # it is for who tells of this rank alone, and the vote does without
-            self._store.set(f"at/{self._here.rank}", str(self._decided + len(self._votes)))
-        self._finish_votes(call, within_s)
-        return vote.values[0].item(), vote.values[1].item(), -vote.values[2].item()
+        """(the worst verdict, the highest step, the lowest) of all ranks, behind votes that it has skipped."""
+        while True:
+            vote = _Vote(verdict, step)
+            self._votes.append(vote)
+            with contextlib.suppress(RuntimeError):  # it is for who tells of this rank alone, and the vote does without
+                self._store.set(f"at/{self._here.rank}", str(self._decided + len(self._votes)))
+            self._finish_votes(call, within_s)
+            worst, highest, lowest = vote.values[0].item(), vote.values[1].item(), -vote.values[2].item()
+            if highest == lowest or not self._has_skipped(step):
+                return worst, highest, lowest
 
     def _finish_votes(self, call, within_s):
         while self._votes:
