@@ -51,6 +51,8 @@ def own_imports(project):
                 inner = f"{node.module}.{alias.name}"
                 if modules.path_of(inner) is not None:
                     aliases[alias.asname or alias.name] = inner
+        if not aliases:
+            continue
         for name in set(aliases) & bound_otherwise(tree):
             del aliases[name]
         for node in ast.walk(tree):
@@ -79,7 +81,12 @@ def names_of(tree):
 
 def bound_otherwise(tree):
     """Names that are bound by something else than an import: they may be no module there."""
-    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    named = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
-    return stored | named | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+    return names
