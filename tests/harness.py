@@ -38,6 +38,7 @@ FOREIGN_NAMES = {
     "WORLD_SIZE",
     "OMP_NUM_THREADS",
     "PYTHONHASHSEED",
+    "PYTHONUNBUFFERED",  # makes several writes of one print(), and another rank's line may come between
     "PYTHON_EXEC",
     "POD_IP",
 }

@@ -41,9 +41,7 @@ def main(path, steps):
         "zero": engine.zero_optimization_stage(),
     }
     if dist.get_rank() == 0:
-        # One write: print() makes two of it where PYTHONUNBUFFERED is set, and another rank's line may come between.
-        sys.stdout.write(json.dumps(told) + "\n")
-        sys.stdout.flush()  # leave_group() flushes nothing
+        print(json.dumps(told), flush=True)  # leave_group() flushes nothing
     del engine, optimizer, model  # the group that they use goes
     leave_group()
 
