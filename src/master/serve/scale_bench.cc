@@ -29,7 +29,6 @@
 #include "master/core/test_hello.h"
 #include "master/serve/bench_master.h"
 #include "master/serve/scale_link.h"
-#include "wire/grpc_log.h"
 #include "wire/node_key.h"
 
 namespace phalanx::master {
@@ -211,7 +210,7 @@ void Measure(const std::string& program, const What& what) {
   if (!checked) flags.emplace_back("--max-restarts=1000");
   const BenchMaster master(program, folder, open ? "" : kToken, flags);
   Fleet fleet;
-  fleet.network = open ? ClearNetwork(master.port()) : SecuredNetwork(master.address(), kToken);
+  fleet.network = NetworkTo(master.port(), open ? "" : kToken);
   fleet.size = count;
   fleet.checked = checked;
   fleet.bad = bad;
@@ -268,7 +267,7 @@ int main(int argc, char** argv) {
   PHX_CHECK(argc == 6 || argc == 7,
             "usage: phalanx-scale-bench PATH_OF_PHALANX_MASTER AGENTS open|token DEATHS BEATS_S [BAD]");
   phalanx::RaiseOpenFilesLimit(UINT64_MAX);
-  phalanx::wire::SilenceGrpc();
+  signal(SIGPIPE, SIG_IGN);  // of a master that has gone
   const std::string how = argv[3];
   PHX_CHECK(how == "open" || how == "token", "open or token");
   phalanx::master::What what;

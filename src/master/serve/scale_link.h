@@ -45,12 +45,9 @@ class ScaleNetwork {
   virtual void Serve(int64_t wait_ms) = 0;
 };
 
-// Channels of gRPC, as an agent's own, with the credentials of `token`: each connection is a TLS handshake in which
-// both sides show a certificate. `address`: "127.0.0.1:7000".
-std::unique_ptr<ScaleNetwork> SecuredNetwork(const std::string& address, const std::string& token);
-
-// The same bytes in clear, HTTP/2 written here: on one machine channels of gRPC take more of the processors than the
-// master that is measured. `port`: of 127.0.0.1.
-std::unique_ptr<ScaleNetwork> ClearNetwork(uint16_t port);
+// HTTP/2 is written here: on one machine channels of gRPC take more of the processors than the master that is measured.
+// `port`: of 127.0.0.1. `token`: each connection is a TLS handshake in which both sides show a certificate; empty: in
+// clear.
+std::unique_ptr<ScaleNetwork> NetworkTo(uint16_t port, const std::string& token);
 
 }  // namespace phalanx::master

@@ -3,19 +3,18 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
 #include "base/fd.h"
+#include "master/serve/scale_line.h"
 #include "master/serve/scale_link.h"
 
 namespace phalanx::master {
@@ -62,9 +61,10 @@ std::string Literal(std::string_view text) {
   return static_cast<char>(text.size()) + std::string(text);
 }
 
-std::string Preface(const std::string& authority) {
-  // Of the static table (RFC 7541, appendix A): 3 is ":method: POST", 6 ":scheme: http", 1 ":authority", 4 ":path".
-  std::string headers = "\x83\x86";
+std::string Preface(const std::string& authority, bool encrypted) {
+  // Of the static table (RFC 7541, appendix A): 3 is ":method: POST", 6 ":scheme: http", 7 "https", 1 ":authority",
+  // 4 ":path".
+  std::string headers = encrypted ? "\x83\x87" : "\x83\x86";
   headers += '\x01' + Literal(authority);
   headers += '\x04' + Literal("/phalanx.v1.AgentLink/Attach");
   headers += std::string(1, '\0') + Literal("content-type") + Literal("application/grpc");
@@ -75,16 +75,10 @@ std::string Preface(const std::string& authority) {
          FrameOf(kHeaders, kEndHeaders, kCall, headers);
 }
 
-class ClearStream final : public ScaleStream {
+class Http2Stream final : public ScaleStream {
  public:
-  ClearStream(int epoll, const sockaddr_in& master, std::string preface, ScaleSpeaker* speaker)
-      : epoll_(epoll), speaker_(speaker), outgoing_(std::move(preface)) {
-    fd_.Reset(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    PHX_CHECK(fd_.valid(), "socket");
-    const int on = 1;
-    setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    const int rc = connect(fd_.get(), reinterpret_cast<const sockaddr*>(&master), sizeof master);
-    PHX_CHECK(rc == 0 || errno == EINPROGRESS, "connect");
+  Http2Stream(int epoll, ScaleLine line, std::string preface, ScaleSpeaker* speaker)
+      : epoll_(epoll), speaker_(speaker), line_(std::move(line)), outgoing_(std::move(preface)) {
     Watch(EPOLL_CTL_ADD, EPOLLIN | EPOLLOUT);
   }
 
@@ -100,13 +94,16 @@ class ClearStream final : public ScaleStream {
   }
 
   void OnReady(uint32_t events) {
-    if ((events & EPOLLOUT) != 0) {
-      const bool opens = !is_open_;
+    if ((events & EPOLLOUT) != 0 && !is_open_) {
       is_open_ = true;
-      if (opens) speaker_->OnOpen();
-      Flush();
+      speaker_->OnOpen();
     }
-    if (speaker_ != nullptr && (events & ~EPOLLOUT) != 0) Read();
+    if ((events & ~EPOLLOUT) != 0) {
+      while (speaker_ != nullptr && Read()) {
+      }
+    }
+    // Also behind what was read: TLS may have waited for that before it sends.
+    if (speaker_ != nullptr) Flush();
   }
 
  private:
@@ -114,23 +111,29 @@ class ClearStream final : public ScaleStream {
     epoll_event event{};
     event.events = events;
     event.data.ptr = this;
-    PHX_CHECK(epoll_ctl(epoll_, operation, fd_.get(), &event) == 0, "epoll_ctl");
+    PHX_CHECK(epoll_ctl(epoll_, operation, line_.fd(), &event) == 0, "epoll_ctl");
     is_writing_ = (events & EPOLLOUT) != 0;
   }
 
   void Flush() {
-    const ssize_t n = send(fd_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
-    if (n < 0 && errno != EAGAIN) return Close(fmt::format("send: {}", strerror(errno)));
-    outgoing_.erase(0, n < 0 ? 0 : static_cast<size_t>(n));
-    if (is_writing_ == outgoing_.empty()) Watch(EPOLL_CTL_MOD, outgoing_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
+    for (size_t sent = 1; sent > 0 && !outgoing_.empty(); outgoing_.erase(0, sent)) {
+      const std::optional<size_t> taken = line_.Send(outgoing_);
+      if (!taken) return Close("the connection is broken");
+      sent = *taken;
+    }
+    const bool waits = line_.waits_to_send();
+    if (is_writing_ != waits) Watch(EPOLL_CTL_MOD, waits ? EPOLLIN | EPOLLOUT : EPOLLIN);
   }
 
-  void Read() {
+  // Whether there may be more.
+  bool Read() {
     std::array<char, 16'384> bytes;
-    const ssize_t n = recv(fd_.get(), bytes.data(), bytes.size(), 0);
-    if (n < 0 && errno == EAGAIN) return;
-    if (n <= 0) return Close(n == 0 ? "the master closed the connection" : strerror(errno));
-    incoming_.append(bytes.data(), static_cast<size_t>(n));
+    const std::optional<size_t> n = line_.Receive(bytes.data(), bytes.size());
+    if (!n) {
+      Close("the master closed the connection");
+      return false;
+    }
+    incoming_.append(bytes.data(), *n);
     std::string_view rest = incoming_;
     while (speaker_ != nullptr && rest.size() >= kFrameHeaderBytes) {
       const size_t length = ReadBigEndian(rest.substr(0, 3));
@@ -141,6 +144,7 @@ class ClearStream final : public ScaleStream {
       rest.remove_prefix(kFrameHeaderBytes + length);
     }
     incoming_.erase(0, incoming_.size() - rest.size());
+    return line_.may_have_more(*n, bytes.size());
   }
 
   void OnFrame(uint8_t type, uint8_t flags, size_t stream, std::string_view payload) {
@@ -190,7 +194,7 @@ class ClearStream final : public ScaleStream {
 
   const int epoll_;
   ScaleSpeaker* speaker_;  // null: closed
-  Fd fd_;
+  ScaleLine line_;
   bool is_open_ = false;
   bool is_writing_ = false;
   std::array<int64_t, 2> windows_ = {kFirstWindow, kFirstWindow};  // of the connection (stream 0) and of the call
@@ -199,34 +203,38 @@ class ClearStream final : public ScaleStream {
   std::string message_;  // begun, and not all here
 };
 
-class Clear final : public ScaleNetwork {
+class Http2Network final : public ScaleNetwork {
  public:
-  explicit Clear(uint16_t port)
-      : epoll_(epoll_create1(EPOLL_CLOEXEC)), preface_(Preface(fmt::format("127.0.0.1:{}", port))) {
+  Http2Network(uint16_t port, const std::string& token)
+      : epoll_(epoll_create1(EPOLL_CLOEXEC)), preface_(Preface(fmt::format("127.0.0.1:{}", port), !token.empty())) {
+    if (!token.empty()) tls_.emplace(token);
     master_.sin_family = AF_INET;
     master_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     master_.sin_port = htons(port);
   }
 
   std::unique_ptr<ScaleStream> Open(ScaleSpeaker* speaker) override {
-    return std::make_unique<ClearStream>(epoll_.get(), master_, preface_, speaker);
+    return std::make_unique<Http2Stream>(epoll_.get(), ScaleLine(master_, tls_ ? &*tls_ : nullptr), preface_, speaker);
   }
 
   void Serve(int64_t wait_ms) override {
     std::array<epoll_event, 256> events;
     const int count =
         epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), static_cast<int>(wait_ms));
-    for (int i = 0; i < count; ++i) static_cast<ClearStream*>(events[i].data.ptr)->OnReady(events[i].events);
+    for (int i = 0; i < count; ++i) static_cast<Http2Stream*>(events[i].data.ptr)->OnReady(events[i].events);
   }
 
  private:
   const Fd epoll_;
   const std::string preface_;
+  std::optional<ScaleTls> tls_;
   sockaddr_in master_{};
 };
 
 }  // namespace
 
-std::unique_ptr<ScaleNetwork> ClearNetwork(uint16_t port) { return std::make_unique<Clear>(port); }
+std::unique_ptr<ScaleNetwork> NetworkTo(uint16_t port, const std::string& token) {
+  return std::make_unique<Http2Network>(port, token);
+}
 
 }  // namespace phalanx::master
