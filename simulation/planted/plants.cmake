@@ -196,31 +196,31 @@ phx_plant(NAME killed-master-stays-dead FILE agent/core/leaving.cc SEEDS 5000
 
 # --- checkpoints: the master ---
 
-phx_plant(NAME commit-too-early FILE master/topics/checkpoints.cc SEEDS 500
+phx_plant(NAME commit-too-early FILE master/topics/checkpoints_saving.cc SEEDS 500
   WHAT "a save is committed when all nodes but one have sealed it"
-  FIND [==[    if (AllIn(sessions)) Commit(name, dir, save);]==]
-  PUT [==[    const bool almost = PLANTED && AllHere() && sessions.size() + 1 == s_.members.size();
-    if (almost || AllIn(sessions)) Commit(name, dir, save);]==])
+  FIND [==[  if (AllIn(sessions)) Commit(name, dir, save);]==]
+  PUT [==[  const bool almost = PLANTED && AllHere() && sessions.size() + 1 == s_.members.size();
+  if (almost || AllIn(sessions)) Commit(name, dir, save);]==])
 
 phx_plant(NAME torn-save-restored FILE master/topics/checkpoints_held.cc SEEDS 500
   WHAT "a save that some rank had not sealed is restored from memory"
   FIND [==[  return complete || was_committed ? "" : "some rank had not sealed it";]==]
   PUT [==[  return PLANTED || complete || was_committed ? "" : "some rank had not sealed it";]==])
 
-phx_plant(NAME storage-before-memory FILE master/topics/checkpoints.cc SEEDS 500
+phx_plant(NAME storage-before-memory FILE master/topics/checkpoints_restoring.cc SEEDS 500
   WHAT "a step on storage is restored where memory has a later one"
   FIND [==[(!memory || IsNewerOnDisk(dir));]==]
   PUT [==[(PLANTED || !memory || IsNewerOnDisk(dir));]==])
 
-phx_plant(NAME manifest-too-early FILE master/topics/checkpoints.cc SEEDS 500
+phx_plant(NAME manifest-too-early FILE master/topics/checkpoints_storing.cc SEEDS 500
   WHAT "the manifest is written while one node still writes its shards"
-  FIND [==[    if (!store.unwritten.empty()) return;]==]
-  PUT [==[    if (store.unwritten.size() > (PLANTED ? 1 : 0)) return;]==])
+  FIND [==[  if (!store.unwritten.empty()) return;]==]
+  PUT [==[  if (store.unwritten.size() > (PLANTED ? 1 : 0)) return;]==])
 
 phx_plant(NAME store-never-ends FILE master/topics/checkpoints.cc SEEDS 1000
   WHAT "a store whose writer was lost goes on for ever"
-  FIND [==[      if (dir.store) LoseWriter(name, dir, session);]==]
-  PUT [==[      if (dir.store && !PLANTED) LoseWriter(name, dir, session);]==])
+  FIND [==[    if (dir.store) LoseWriter(name, dir, session);]==]
+  PUT [==[    if (dir.store && !PLANTED) LoseWriter(name, dir, session);]==])
 
 phx_plant(NAME doubted-too-soon FILE master/topics/doubts.cc SEEDS 3000
   WHAT "a save is passed over a life before it may be"
@@ -240,10 +240,10 @@ phx_plant(NAME never-trusted-again FILE master/topics/doubts.cc SEEDS 8000 FIRST
   FIND [==[  if (doubts.kept.saves.empty()) return false;]==]
   PUT [==[  if (doubts.kept.saves.empty() || PLANTED) return false;]==])
 
-phx_plant(NAME lender-not-awaited FILE master/topics/checkpoints.cc SEEDS 5000 FIRST 1390
+phx_plant(NAME lender-not-awaited FILE master/topics/checkpoints_memory.cc SEEDS 5000 FIRST 1390
   WHAT "what a node holds that goes does not count, though it is here and lends it"
-  FIND [==[    if (!all_lenders && !MembersSuffice(found)) return;]==]
-  PUT [==[    if (!PLANTED && !all_lenders && !MembersSuffice(found)) return;]==])
+  FIND [==[  if (!all_lenders && !MembersSuffice(found)) return;]==]
+  PUT [==[  if (!PLANTED && !all_lenders && !MembersSuffice(found)) return;]==])
 
 # --- checkpoints: agents and their memory ---
 
