@@ -26,6 +26,9 @@ constexpr int64_t LeaseMs(int64_t nodes) {
   return of_many > kLeaseMs ? of_many : kLeaseMs;
 }
 
+// No job may ask for a shorter one.
+constexpr int64_t kLeaseLeastMs = 1'000;
+
 // More messages than this in the master's queue for one stream: the agent does not read, and is cancelled. One step of
 // the master may queue several for each checkpoint directory, and nothing is written while it does.
 constexpr size_t kMaxQueued = 4'096;

@@ -46,9 +46,11 @@ uint64_t HashLayout(const ImageLayout& layout) {
 
 }  // namespace
 
+std::string TooManyRecords(uint64_t n) { return std::to_string(n) + " records are more than an image may have"; }
+
 std::string PlanImage(const uint64_t* record_bytes, uint64_t n, uint64_t pickle_bytes, uint64_t file_bytes,
                       ImageLayout* layout) {
-  if (n > kImageRecordsMax) return std::to_string(n) + " records are more than an image may have";
+  if (n > kImageRecordsMax) return TooManyRecords(n);
   layout->bytes.assign(record_bytes, record_bytes + n);
   layout->header_at.resize(n);
   layout->data_at.resize(n);

@@ -16,6 +16,9 @@ constexpr uint64_t kImagePage = 4096;     // of the file's size
 constexpr uint64_t kImageRecordsMax = 1 << 24;
 constexpr uint64_t kImageBytesMax = uint64_t{1} << 56;
 
+// The sentence for so many records, which are more than kImageRecordsMax.
+std::string TooManyRecords(uint64_t n);
+
 // Where everything of an image lies. The same sizes and the same file size: the same layout, from save to save.
 struct ImageLayout {
   std::vector<uint64_t> bytes;      // of the records archive/data/0, archive/data/1, ..

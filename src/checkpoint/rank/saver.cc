@@ -53,7 +53,7 @@ std::string Misuse(const phx_ckpt_save& save) {
   if (save.threads < 0 || save.threads > kThreadsMax)
     return std::to_string(save.threads) + " threads, and 0 to 64 can be";
   if (!FormOfNumber(save.form)) return "no save is of the form " + std::to_string(save.form);
-  if (save.n > kImageRecordsMax) return std::to_string(save.n) + " records are more than an image may have";
+  if (save.n > kImageRecordsMax) return TooManyRecords(save.n);
   for (uint64_t i = 0; i < save.n; ++i) {
     const uint8_t when = WhenOf(save, i);
     if (when > PHX_CKPT_FILLED) return "record " + std::to_string(i) + " is to be copied at no known time";

@@ -46,7 +46,7 @@ Plan PlanOf(const phx_ckpt_zip& zip) {
 }  // namespace
 
 std::string WhyNoZip(const phx_ckpt_zip& zip) {
-  if (zip.n > kImageRecordsMax) return std::to_string(zip.n) + " records are more than an image may have";
+  if (zip.n > kImageRecordsMax) return TooManyRecords(zip.n);
   uint64_t bytes = zip.pickle_bytes;
   for (uint64_t i = 0; i < zip.n && bytes <= kImageBytesMax; ++i) {
     bytes = zip.bytes[i] > kImageBytesMax ? zip.bytes[i] : bytes + zip.bytes[i];

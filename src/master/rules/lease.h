@@ -15,6 +15,7 @@
 
 namespace phalanx::master {
 
+using wire::kLeaseLeastMs;
 using wire::kLeaseMs;
 using wire::LeaseMs;
 // Beats that a lease lasts: all but one may be late.
@@ -24,8 +25,6 @@ constexpr int64_t kBeatsPerLease = 3;
 constexpr int64_t kMasterStallMs = 300;
 // One that was stopped for so long may have been given up by agents, which come back.
 constexpr int64_t kMasterAwayMs = 1'000;
-// What a job may ask for.
-constexpr int64_t kLeaseLeastMs = 1'000;
 
 // In a job of so many nodes that asks for asked_ms; 0: for none.
 constexpr int64_t LeaseMs(int64_t nodes, int64_t asked_ms) {
