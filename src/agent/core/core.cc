@@ -445,6 +445,8 @@ class Stepper {
       }
       Do(Say{fmt::format("the job's master is at {} now; the one at {} was lost", search.dialled, before)},
          "its place was worth a line");
+    } else if (s_.hosts_first_master && !own && !s_.candidate && search.dialled != search.endpoint) {
+      s_.moved_on = true;  // the master that this node has started has sent it on
     }
     if (!own && s_.candidate) Do(LetGo{}, "the job has a master");
     if (own) s_.candidate = false;

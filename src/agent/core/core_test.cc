@@ -512,6 +512,33 @@ TEST_F(AgentCore, StartsItsOwnMasterAgain) {
   EXPECT_EQ(state_.next_dial, now_ + kReconnectFirstMs);
 }
 
+// As that of a node that comes back to a job which another one's master has taken up: of that master's term it would
+// decide beside it.
+TEST_F(AgentCore, AMasterThatHasSentItOnIsNotTheJobsWhenItIsStartedAgain) {
+  state_.options.max_nodes = 2;
+  Begin begin{kMasterAddress, 0};
+  begin.hosts_master = true;
+  On(begin);
+  On(LinkUp{});
+  v1::MasterMessage sent_on;
+  sent_on.mutable_refused()->set_term(2);
+  sent_on.mutable_refused()->mutable_moved_to()->set_address("10.0.0.2");
+  sent_on.mutable_refused()->mutable_moved_to()->set_port(4'000);
+  On(FromMaster{sent_on});
+  On(LinkDown{"the stream is over", false});
+  On(LinkUp{});
+  v1::MasterMessage welcome = Welcome();
+  welcome.mutable_welcome()->set_term(2);
+  On(FromMaster{welcome});
+  ASSERT_EQ(state_.search.address, "10.0.0.2:4000");
+  On(MasterChildDied{"SIGKILL"});
+  EXPECT_FALSE(Has<RestartMaster>());
+  now_ += kMasterTriedAgainMs;
+  On(Tick{});
+  ASSERT_TRUE(Has<RestartMaster>());
+  EXPECT_EQ(All<RestartMaster>().front().term, 0U) << "who tells it of the other one has a later term";
+}
+
 TEST_F(AgentCore, AMasterThatDiesYoungIsGivenUpInTheEnd) {
   Attach();
   RunRound(1);
