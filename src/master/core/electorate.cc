@@ -55,6 +55,7 @@ Electorate ElectorateOf(const std::vector<const v1::Hello*>& hellos) {
 }
 
 void Join(Electorate& electorate, const v1::Hello& hello) {
+  electorate.HaveComeTo(RankOf(hello.world()), hello.node_id());
   JoinOne(electorate.confirmed, hello);
   JoinOne(electorate.told, hello);
   electorate.Come(hello.node_id(), hello.address(), hello.presence_port());  // who is known by name already

@@ -191,6 +191,7 @@ void BeginRound(Turn& turn, const std::vector<uint64_t>& members, const std::str
   }
   std::erase_if(job.lost_places, [&round](const auto& lost) { return lost.second.epoch + 1 < round.epoch; });
   job.round = std::move(round);
+  CountBegun(job);
   job.phase = Phase::kRunning;
   job.reason = reason;
   job.gather_at = job.gather_limit = job.grow_at = job.grow_limit = kNever;

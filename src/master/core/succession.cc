@@ -94,11 +94,15 @@ bool MayDecide(const JobState& job, const std::vector<uint64_t>& members) {
 
 std::string UndecidedText(const JobState& job) {
   const Electorate& all = job.voters;
-  const Voters& voters = all.confirmed.MayDecide() && all.told.nodes() > 0 ? all.told : all.confirmed;
+  const auto unseen =
+      std::ranges::find_if(all.begun, [](const Voters& round) { return round.here() == 0 && !round.HasAnEnded(); });
+  const bool of_begun = unseen != all.begun.end() && all.confirmed.MayDecide() && all.told.MayDecide();
+  const bool of_told = all.confirmed.MayDecide() && all.told.nodes() > 0;
+  const Voters& voters = of_begun ? *unseen : of_told ? all.told : all.confirmed;
   return fmt::format(
       "waiting for {} more of the {} nodes that trained last: {} {} here, and the others may train on without {}",
-      std::max<size_t>(1, voters.Missing()), voters.nodes(), voters.here(), voters.here() == 1 ? "is" : "are",
-      voters.here() == 1 ? "it" : "them");
+      of_begun ? 1 : std::max<size_t>(1, voters.Missing()), voters.nodes(), voters.here(),
+      voters.here() == 1 ? "is" : "are", voters.here() == 1 ? "it" : "them");
 }
 
 std::string OutvotedText(const JobState& job, const std::vector<uint64_t>& members) {
@@ -136,11 +140,17 @@ void ForgetVoters(Turn& turn) {
   turn.remember = true;
 }
 
+void CountBegun(JobState& job) {
+  if (HasSuccession(job)) job.voters.Begin(VotersOf(*job.round));
+}
+
 void Confirm(Turn& turn, Slot& slot) {
   JobState& job = turn.job;
   if (!HasSuccession(job) || std::exchange(slot.confirmed, true)) return;
+  job.voters.HaveComeTo({job.round->term, job.round->epoch}, slot.node_id);
   if (++job.round->slots_confirmed < job.round->slots.size()) return;
-  job.voters = Electorate{VotersOf(*job.round), {}, false};
+  job.voters = Electorate();
+  job.voters.confirmed = VotersOf(*job.round);
   if (job.at_endpoint) job.voters.CountEnded();
   turn.RememberSoon();
   TellSuccessors(turn);
@@ -171,6 +181,7 @@ void CountVoter(Turn& turn, uint64_t session) {
   for (const auto& [other, node] : job.nodes) hellos.push_back(&node.hello);
   Electorate all = ElectorateOf(hellos);
   if (RankOf(all.confirmed) < RankOf(job.voters.confirmed)) return Join(job.voters, hello);  // the journal knows more
+  all.begun = std::move(job.voters.begun);
   job.voters = std::move(all);
   job.voters.strict = true;
   if (job.at_endpoint) job.voters.CountEnded();
@@ -209,7 +220,9 @@ void LoseVoter(Turn& turn, const Node& node, bool silent) {
 void AskAbsent(Turn& turn) {
   JobState& job = turn.job;
   job.probe_at = turn.now + kAskAbsentMs;
-  for (const Voters* voters : {&job.voters.confirmed, &job.voters.told}) {
+  std::vector<const Voters*> all = {&job.voters.confirmed, &job.voters.told};
+  for (const Voters& round : job.voters.begun) all.push_back(&round);
+  for (const Voters* voters : all) {
     const auto& known = voters->known();
     auto next = known.upper_bound(job.asked_last);
     for (size_t seen = 0, asked = 0; seen < known.size() && asked < kMostAsked; ++seen, ++next) {
@@ -264,6 +277,9 @@ bool KnowsBetter(Turn& turn, const AgentAttached& e) {
     turn.remember = true;
     return false;
   }
+  // All of that one's world, it trains on there: nothing begins beside it.
+  const bool trains = e.hello().world().member() && e.hello().world().nodes() == 1;
+  if (trains && job.beware_until != kNever) job.beware_until = turn.now + kBewareMs;
   const std::string why = "this node has seen a later master of the job, and this one does not decide";
   turn.Send(e.session, NotElectedFor(why), why);
   return true;

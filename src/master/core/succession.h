@@ -36,6 +36,8 @@ void BewareStill(JobState& job, Instant now);
 
 void ForgetVoters(Turn& turn);
 
+// The live round begins.
+void CountBegun(JobState& job);
 // The member of that place knows of the live round. When all do, all hear who may take the job up.
 void Confirm(Turn& turn, Slot& slot);
 // The node of `session` has come, and is among `nodes`: the last round that it was told may be one that this master

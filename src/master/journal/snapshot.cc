@@ -147,7 +147,7 @@ Status RestoreRescale(Round& round, const v1::Snapshot::Rescale& wire, Instant n
 
 // Who votes is all in the live round.
 bool IsOfVoters(const JobState& state) {
-  const bool none = state.voters.confirmed.nodes() == 0 && state.voters.told.nodes() == 0;
+  const bool none = state.voters.confirmed.nodes() == 0 && state.voters.told.nodes() == 0 && state.voters.begun.empty();
   return none || (state.round && state.round->slots_confirmed == state.round->slots.size());
 }
 
@@ -188,6 +188,10 @@ Status RestoreVoters(JobState& state, const v1::Snapshot& wire) {
     PHX_ASSIGN_OR_RETURN(state.voters.told, VotersFrom(wire.told_voters()));
   }
   state.voters.strict = wire.strict_voters();
+  for (const v1::Snapshot::Voters& begun : wire.begun_voters()) {
+    PHX_ASSIGN_OR_RETURN(Voters round, VotersFrom(begun));
+    state.voters.Begin(std::move(round));
+  }
   return absl::OkStatus();
 }
 
@@ -306,6 +310,7 @@ std::string SaveState(const JobState& state, Instant now) {
     Fill(*wire.mutable_voters(), state.voters.confirmed);
     if (state.voters.told.nodes() > 0) Fill(*wire.mutable_told_voters(), state.voters.told);
     wire.set_strict_voters(state.voters.strict);
+    for (const Voters& round : state.voters.begun) Fill(*wire.add_begun_voters(), round);
   }
   return wire.SerializeAsString();
 }

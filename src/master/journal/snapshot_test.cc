@@ -61,6 +61,20 @@ TEST(AfterRestart, WhoIsLeftOutIsKnown) {
 }
 
 // `phalanx status --check` of a new master has it, unless every snapshot would be the longer for it.
+TEST(AfterRestart, ARoundThatMayRunUnseenIsKnown) {
+  JobFixture job(1, 2);
+  Voters round(3, 8, 2);
+  round.Add("a", "10.0.0.2", 7'000);
+  job.state.voters.Begin(round);
+  const auto restored = RestoreState(SaveState(job.state, job.now), "job", job.now);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  ASSERT_EQ(restored->voters.begun.size(), 1U);
+  const Voters& known = restored->voters.begun.front();
+  EXPECT_EQ(known.term(), 3U);
+  EXPECT_EQ(known.epoch(), 8U);
+  EXPECT_TRUE(known.HasSameMembersAs(round));
+}
+
 TEST(AfterRestart, TheLastCheckIsKnown) {
   for (const int nodes : {64, 10'000}) {
     JobFixture job(1, 2);

@@ -37,6 +37,8 @@ struct Voter {
 
 class Voters {
  public:
+  using Known = std::map<std::string, Voter>;  // by node id
+
   Voters() = default;
   // Of a round with so many members, in that term and epoch. Those that are not added are somewhere.
   Voters(uint64_t term, uint64_t epoch, size_t nodes) : term_(term), epoch_(epoch), nodes_(nodes) {}
@@ -45,7 +47,7 @@ class Voters {
   uint64_t epoch() const { return epoch_; }
   size_t nodes() const { return nodes_; }
   size_t here() const { return here_; }
-  const std::map<std::string, Voter>& known() const { return known_; }
+  const Known& known() const { return known_; }
 
   // One more of the members is known, where there may be one. Not twice.
   void Add(const std::string& node_id, const std::string& address, uint32_t presence_port) {
@@ -96,13 +98,28 @@ class Voters {
   // Nobody else can be elected.
   bool MayDecide() const { return MayDecide(here_); }
   bool AreMost() const { return AreMost(here_); }
-  // ... where so many of those who are here have a part in what is decided.
-  bool MayDecide(size_t of_here) const {
+  // ... where so many of those who are here have a part in what is decided. `way_out`: also where all others are found
+  // ended.
+  bool MayDecide(size_t of_here, bool way_out = true) const {
     // Where all are gone, others may have gone on from them.
     if (2 * of_here >= nodes_ - gone_ && (of_here > 0 || nodes_ == 0)) return true;
-    return AllOthersEnded();
+    return way_out && AllOthersEnded();
   }
-  bool AreMost(size_t of_here) const { return 2 * of_here > nodes_ - gone_ || (of_here > 0 && AllOthersEnded()); }
+  bool AreMost(size_t of_here, bool way_out = true) const {
+    return 2 * of_here > nodes_ - gone_ || (of_here > 0 && way_out && AllOthersEnded());
+  }
+  bool AllOthersEnded() const { return counts_ended_ && here_ + gone_ + ended_ >= nodes_; }
+  // One that is not here has ended: all of them together run nothing.
+  bool HasAnEnded() const {
+    return std::ranges::any_of(known_, [](const auto& entry) {
+      const Voter& voter = entry.second;
+      return voter.gone || (!voter.here && voter.refusals > 0);
+    });
+  }
+  bool HasSameMembersAs(const Voters& other) const {
+    return nodes_ == other.nodes_ &&
+           std::ranges::equal(known_, other.known_, {}, &Known::value_type::first, &Known::value_type::first);
+  }
   bool IsHere(const std::string& node_id) const {
     const auto found = known_.find(node_id);
     return found != known_.end() && found->second.here;
@@ -111,8 +128,6 @@ class Voters {
   size_t Missing() const { return MayDecide() ? 0 : (nodes_ - gone_ + 1) / 2 - here_; }
 
  private:
-  bool AllOthersEnded() const { return counts_ended_ && here_ + gone_ + ended_ >= nodes_; }
-
   template <typename How>
   void Change(const std::string& node_id, How how) {
     const auto found = known_.find(node_id);
@@ -130,7 +145,7 @@ class Voters {
   uint64_t term_ = 0;
   uint64_t epoch_ = 0;
   size_t nodes_ = 0;
-  std::map<std::string, Voter> known_;  // by node id
+  Known known_;
   size_t here_ = 0;
   size_t gone_ = 0;
   size_t ended_ = 0;
@@ -143,26 +158,56 @@ struct Electorate {
   Voters confirmed;
   Voters told;          // of no nodes: there is none
   bool strict = false;  // another master may have half of them
+  // Rounds that this master has begun since, and that no member is known to have left: each may be running, though
+  // nothing that its nodes say arrives here. The next one takes a member away from each.
+  std::vector<Voters> begun;
+  bool counts_ended = false;  // this master is at the endpoint
+
+  void Begin(Voters round) {
+    std::erase_if(begun, [&round](const Voters& before) { return before.HasSameMembersAs(round); });
+    if (counts_ended) round.CountEnded();
+    begun.push_back(std::move(round));
+  }
+  // It has a part in no earlier round than that one any more.
+  void HaveComeTo(std::pair<uint64_t, uint64_t> term_and_epoch, const std::string& node_id) {
+    std::erase_if(begun, [&](const Voters& round) {
+      return std::pair(round.term(), round.epoch()) < term_and_epoch && round.known().contains(node_id);
+    });
+  }
 
   void Come(const std::string& node_id, const std::string& address, uint32_t presence_port) {
     confirmed.Come(node_id, address, presence_port);
     told.Come(node_id, address, presence_port);
+    for (Voters& round : begun) round.Come(node_id, address, presence_port);
   }
   bool Leave(const std::string& node_id, bool heard) {
-    const bool ask = confirmed.Leave(node_id, heard);
-    return told.Leave(node_id, heard) || ask;
+    bool ask = confirmed.Leave(node_id, heard);
+    ask = told.Leave(node_id, heard) || ask;
+    for (Voters& round : begun) ask = round.Leave(node_id, heard) || ask;
+    return ask;
   }
-  void CountEnded() { confirmed.CountEnded(), told.CountEnded(); }
+  void CountEnded() {
+    counts_ended = true;
+    confirmed.CountEnded(), told.CountEnded();
+    for (Voters& round : begun) round.CountEnded();
+  }
   void BeGone(const std::string& node_id) {
     confirmed.BeGone(node_id);
     told.BeGone(node_id);
+    for (Voters& round : begun) round.BeGone(node_id);
   }
   bool Answer(const std::string& node_id, bool refused) {
-    const bool gone = confirmed.Answer(node_id, refused);
-    return told.Answer(node_id, refused) || gone;
+    bool gone = confirmed.Answer(node_id, refused);
+    gone = told.Answer(node_id, refused) || gone;
+    for (Voters& round : begun) gone = round.Answer(node_id, refused) || gone;
+    return gone;
   }
-  bool AreMost() const { return confirmed.AreMost() && (told.nodes() == 0 || told.AreMost()); }
-  bool MayDecide() const { return strict ? AreMost() : confirmed.MayDecide() && told.MayDecide(); }
+  bool AreMost() const { return AreMost(confirmed.here(), told.here()); }
+  bool MayDecide() const {
+    const bool unseen =
+        std::ranges::any_of(begun, [](const Voters& round) { return round.here() == 0 && !round.HasAnEnded(); });
+    return !unseen && (strict ? AreMost() : MayDecide(confirmed.here(), told.here()));
+  }
   // Those nodes are to be the next round.
   bool MayDecide(const std::vector<std::string>& node_ids) const {
     size_t of_confirmed = 0;
@@ -171,8 +216,28 @@ struct Electorate {
       of_confirmed += confirmed.IsHere(node_id) ? 1 : 0;
       of_told += told.IsHere(node_id) ? 1 : 0;
     }
-    if (!strict) return confirmed.MayDecide(of_confirmed) && told.MayDecide(of_told);
-    return confirmed.AreMost(of_confirmed) && (told.nodes() == 0 || told.AreMost(of_told));
+    if (!TakesFromEach(node_ids)) return false;
+    return strict ? AreMost(of_confirmed, of_told) : MayDecide(of_confirmed, of_told);
+  }
+
+ private:
+  bool MayDecide(size_t of_confirmed, size_t of_told) const {
+    const bool way_out = MayTakeWayOut();
+    return confirmed.MayDecide(of_confirmed, way_out) && told.MayDecide(of_told, way_out);
+  }
+  bool AreMost(size_t of_confirmed, size_t of_told) const {
+    const bool way_out = MayTakeWayOut();
+    return confirmed.AreMost(of_confirmed, way_out) && (told.nodes() == 0 || told.AreMost(of_told, way_out));
+  }
+  // Members of a round that was begun since may have given the job to another master.
+  bool MayTakeWayOut() const {
+    return std::ranges::all_of(begun, [](const Voters& round) { return round.AllOthersEnded(); });
+  }
+  bool TakesFromEach(const std::vector<std::string>& node_ids) const {
+    return std::ranges::all_of(begun, [&node_ids](const Voters& round) {
+      const auto is_here = [&round](const std::string& node_id) { return round.IsHere(node_id); };
+      return std::ranges::any_of(node_ids, is_here) || round.HasAnEnded();
+    });
   }
 };
 

@@ -89,5 +89,65 @@ TEST(ElectorateTest, ARoundThatMayBeConfirmedHasToAgreeToo) {
   EXPECT_TRUE(all.MayDecide(std::vector<std::string>{"a", "b"}));
 }
 
+Voters Begun(uint64_t epoch, const std::vector<std::string>& members) {
+  Voters round(1, epoch, members.size());
+  for (const std::string& id : members) {
+    round.Add(id, "10.0.0.1", 7'000);
+    round.Come(id, "10.0.0.1", 7'000);
+  }
+  return round;
+}
+
+// Of a pair each half may go on. What was told to one arrived, perhaps, and what it says since does not.
+TEST(ElectorateTest, NothingBeginsBesideARoundThatMayRunUnseen) {
+  Electorate all;
+  all.confirmed = Begun(7, {"a", "b"});
+  all.Begin(Begun(8, {"a"}));
+  all.Leave("a", /*heard=*/false);
+  EXPECT_FALSE(all.MayDecide()) << "b is half of those that have confirmed, and a may train alone";
+  EXPECT_FALSE(all.MayDecide(std::vector<std::string>{"b"}));
+  all.Come("a", "10.0.0.1", 7'000);
+  EXPECT_FALSE(all.MayDecide(std::vector<std::string>{"b"}));
+  EXPECT_TRUE(all.MayDecide(std::vector<std::string>{"a", "b"}));
+}
+
+TEST(ElectorateTest, ARoundThatAMemberHasLeftIsOver) {
+  Electorate all;
+  all.confirmed = Begun(7, {"a", "b"});
+  for (const bool by_end : {false, true}) {
+    all.begun.clear();
+    all.Begin(Begun(8, {"a", "c"}));
+    all.Leave("a", false);
+    all.Leave("c", false);
+    EXPECT_FALSE(all.MayDecide());
+    if (by_end) {
+      all.Answer("c", /*refused=*/true);
+    } else {
+      all.HaveComeTo({1, 9}, "c");
+    }
+    EXPECT_TRUE(all.MayDecide());
+  }
+}
+
+TEST(ElectorateTest, ARoundOfTheSameMembersTakesTheOnesPlace) {
+  Electorate all;
+  for (uint64_t epoch = 1; epoch <= 100; ++epoch) all.Begin(Begun(epoch, {"a", "b"}));
+  EXPECT_EQ(all.begun.size(), 1U);
+}
+
+// All that have confirmed have ended; one that was told of a later round may have given the job to another master.
+TEST(ElectorateTest, TheWayOutIsOfThoseThatWereToldAsWell) {
+  Electorate all;
+  all.confirmed = Begun(7, {"a"});
+  all.Begin(Begun(8, {"a", "c"}));
+  all.CountEnded();
+  all.Leave("a", false);
+  all.Leave("c", false);
+  for (int found = 0; found < kFoundEnded; ++found) all.Answer("a", true);
+  EXPECT_FALSE(all.MayDecide());
+  for (int found = 0; found < kFoundEnded; ++found) all.Answer("c", true);
+  EXPECT_TRUE(all.MayDecide());
+}
+
 }  // namespace
 }  // namespace phalanx::master
