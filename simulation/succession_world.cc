@@ -143,21 +143,28 @@ class SuccessionWorld {
   Instant Now() const { return queue_.now() / kMs; }
 
   // --- the network ---
-  bool Reaches(size_t from, size_t to) const {
-    return on_[from] && on_[to] && (from == to || side_[from] == side_[to]);
+  // What is sent there arrives.
+  bool Carries(size_t from, size_t to) const {
+    if (!on_[from] || !on_[to]) return false;
+    return from == to || side_[from] == side_[to] || (one_way_ && side_[from] < side_[to]);
   }
+  // And is answered.
+  bool Reaches(size_t from, size_t to) const { return Carries(from, to) && Carries(to, from); }
   Micros Delay() { return random_.Between(200, 2'000); }
+
+  bool Carries(const Stream* s, bool up) const {
+    const size_t agent = s->agent->machine, master = s->master->machine;
+    return up ? Carries(agent, master) : Carries(master, agent);
+  }
 
   // In order, as TCP; what does not get through waits.
   void Carry(Stream* s, bool up, Task&& task) {
     const size_t way = up ? 0 : 1;
-    if (!Reaches(s->agent->machine, s->master->machine) || !s->held[way].empty()) {
-      return s->held[way].push_back(std::move(task));
-    }
+    if (!Carries(s, up) || !s->held[way].empty()) return s->held[way].push_back(std::move(task));
     const Micros at = std::max(s->last_arrival[way], queue_.now() + Delay());
     s->last_arrival[way] = at;
-    queue_.At(at, [this, s, way, task = std::make_shared<Task>(std::move(task))]() {
-      if (Reaches(s->agent->machine, s->master->machine)) return (*task)();
+    queue_.At(at, [this, s, up, way, task = std::make_shared<Task>(std::move(task))]() {
+      if (Carries(s, up)) return (*task)();
       s->held[way].push_back(std::move(*task));
     });
   }
@@ -165,8 +172,8 @@ class SuccessionWorld {
   void Flush() {
     for (const auto& stream : streams_) {
       Stream* s = stream.get();
-      if (!Reaches(s->agent->machine, s->master->machine)) continue;
       for (const bool up : {true, false}) {
+        if (!Carries(s, up)) continue;
         for (Task& task : std::exchange(s->held[up ? 0 : 1], {})) Carry(s, up, std::move(task));
       }
     }
@@ -681,13 +688,16 @@ class SuccessionWorld {
   }
   void Cut(Micros lasts) {
     for (int& side : side_) side = static_cast<int>(random_.Below(random_.OneIn(4) ? 3 : 2));
-    Say("FAULT", "the network falls apart: {}", fmt::join(side_, " "));
+    one_way_ = random_.OneIn(3);
+    Say("FAULT", "the network falls apart: {}{}", fmt::join(side_, " "),
+        one_way_ ? ", and what a lower side sends arrives" : "");
     Flush();
     const uint64_t cut = ++cuts_;
     queue_.After(lasts, [this, cut] {
       if (cut != cuts_) return;
       Say("world", "the network is whole again");
       std::fill(side_.begin(), side_.end(), 0);
+      one_way_ = false;
       Flush();
     });
   }
@@ -763,6 +773,7 @@ class SuccessionWorld {
   v1::JobSpec spec_;
   std::vector<bool> on_;
   std::vector<int> side_;
+  bool one_way_ = false;  // what is sent from a lower side to a higher one arrives, and no answer
   uint64_t cuts_ = 0;
   uint64_t faults_ = 0;
   std::vector<std::optional<std::string>> journals_;
