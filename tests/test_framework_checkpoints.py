@@ -275,6 +275,24 @@ def test_a_file_that_the_disk_refuses_is_tried_again(below, folder, monkeypatch,
     assert not is_awaited(below)
 
 
+def test_a_file_that_appears_while_lightning_looks_for_it_is_taken(below, folder, lightning):
+    """Another ModelCheckpoint would else have its own file under that name, and remove it."""
+    file = folder / "4.ckpt"
+    flash = lightning.FlashCheckpoint(folder)
+    flash._place, flash._awaited = types.SimpleNamespace(rank=0), awaited.Awaited(below, os.unlink)
+    flash._awaited.add(4, str(file))
+
+    def stock(path, trainer):
+        found = os.path.exists(path)
+        if not found:
+            below.store(4, file.name, "4")
+            flash._awaited.on_stored(StoreResult(4, True, None))
+        return found
+
+    trainer = types.SimpleNamespace(strategy=types.SimpleNamespace(broadcast=lambda value: value))
+    assert flash._file_exists(stock, str(file), trainer)
+
+
 def test_lightnings_own_save_writes_into_no_file_of_a_step(folder, lightning):
     folder.mkdir()
     stored, shown, own, link = (folder / name for name in ("stored", "shown", "own", "link"))

@@ -186,12 +186,11 @@ class FlashCheckpoint(pl.Callback):
     def _file_exists(self, stock, filepath, trainer):
         """In place of a ModelCheckpoint's, on all ranks: a path for which a file is on its way is taken. Another
         callback's file would else be replaced by this one's, and go with it."""
-        if stock(filepath, trainer):
-            return True
         is_awaited = (
             self._place.rank == 0 and awaited.is_local(filepath) and self._awaited.awaits(os.path.abspath(filepath))
         )
-        return trainer.strategy.broadcast(is_awaited)
+        # Asked first: what is not awaited any more is there, and it may come while the other question is answered.
+        return trainer.strategy.broadcast(is_awaited) or stock(filepath, trainer)
 
     def _save_as_ever(self, stock, checkpoint, filepath, storage_options=None):
         """By Lightning, before it returns: what is saved before the training or behind it is read at once."""
