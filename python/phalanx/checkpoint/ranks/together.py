@@ -59,6 +59,9 @@ def _new_name(here):
         dist.broadcast(name, 0, group=group)
     finally:
         dist.destroy_process_group(group)
+        # Before the tensor: torch 2.6 joins gloo's threads here with Python's lock, and a thread takes that lock where
+        # the last that it has of an exchange is a tensor that Python has let go.
+        del group
     return str(name.item())
 
 
