@@ -7,6 +7,7 @@ import os
 import signal
 
 import pausing
+import resuming_on_cpu
 import torch
 import transformers
 from flash_files import digest_of
@@ -107,6 +108,7 @@ tokenizer = PreTrainedTokenizerFast(
 given = {"model": model(), "args": arguments, "train_dataset": Data(), "eval_dataset": Data()}
 given.update(processing_class=tokenizer, callbacks=[Watch()])
 if options.stock:
+    resuming_on_cpu.let_resume()
     trainer = Trainer(**given)
 else:
     from phalanx.checkpoint.adapters.huggingface import FlashCheckpoint, FlashTrainer

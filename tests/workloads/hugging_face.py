@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 
+import resuming_on_cpu
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -49,6 +50,7 @@ arguments = TrainingArguments(
     ddp_backend="gloo",
     disable_tqdm=True,
 )
+resuming_on_cpu.let_resume()
 trainer = Trainer(model=Net(), args=arguments, train_dataset=Data(), callbacks=[Dies()])
 trainer.train(resume_from_checkpoint=bool(glob.glob(f"{folder}/checkpoint-*")))
 sys.stdout.write(f"done at {trainer.state.global_step}\n")

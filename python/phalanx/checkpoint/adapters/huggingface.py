@@ -32,6 +32,7 @@ _WHO = "phalanx.checkpoint.adapters.huggingface"
 _PREFIX = "checkpoint-"
 _BELOW = "_phalanx"  # in output_dir: a name that pushes to the hub leave out
 _STATE, _OPTIMIZER, _SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.pt"
+_CPU_BY_NUMBER = "cpu:0"
 _STORED_WAIT_S = 600  # at the end of a training, as that of a job's end
 _TAKEN_OVER = ("_save_checkpoint", "_maybe_log_save_evaluate", "_load_best_model", "train")
 _CALLED = ("save_model", "store_flos", "_save", "_save_rng_state", "_load_from_checkpoint", "add_callback")
@@ -67,6 +68,8 @@ class FlashCheckpoint(transformers.TrainerCallback):
         self._restorer = restored.Restorer(self._checkpointer, "hf", _WHO)
         self._weights = _Weights(self._write_model, self._scratch)
         self._saved_step = -1
+        if transformers.__version__.startswith("4.") and str(trainer.args.device) == _CPU_BY_NUMBER:
+            _know_cpu_by_number()
         self._stock = {name: getattr(trainer, name) for name in _TAKEN_OVER}
         trainer._save_checkpoint = self._save_checkpoint
         trainer._maybe_log_save_evaluate = self._maybe_log_save_evaluate
@@ -411,6 +414,17 @@ def _why_not(trainer, memory_steps, settings):
 
 def _best_of(state):
     return state.best_global_step if getattr(state, "best_model_checkpoint", None) else None
+
+
+@functools.lru_cache(None)
+def _know_cpu_by_number():
+    """So accelerate names the device of several ranks on the CPU, and transformers 4 has torch load an optimizer's
+    state for it. torch knows "cpu" alone, so that this Trainer resumes on GPUs only, until torch is told."""
+
+    def restored(storage, location):
+        return storage if location == _CPU_BY_NUMBER else None
+
+    torch.serialization.register_package(5, lambda storage: None, restored)
 
 
 def _torch_bytes(state):
