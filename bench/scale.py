@@ -5,9 +5,9 @@
 
 A phalanx-master as it is, and simulated agents of one process (phalanx-scale-bench), each of 8 ranks, with a connection
 and a stream of its own over the loopback device. All dial at once. They share this machine's processors with the
-master; the master's CPU says what nodes of their own would leave. With a token each connection is a TLS handshake in which both
-sides show a certificate. The agents speak HTTP/2 by themselves: a channel of gRPC for each would take more of the
-processors than the master does.
+master; the master's CPU says what nodes of their own would leave. With a token each connection is a TLS handshake in
+which both sides show a certificate. The agents speak HTTP/2 by themselves: a channel of gRPC for each would take more
+of the processors than the master does.
 
 A model says what the largest of these jobs would take: a line through the smaller ones. Its own figures stand beside
 it, and the events of the same worlds in the simulator.

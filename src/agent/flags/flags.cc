@@ -16,7 +16,6 @@
 #include "agent/flags/flag_values.h"
 #include "agent/flags/slurm.h"
 #include "agent/flags/worker_env.h"
-#include "wire/limits.h"
 
 namespace phalanx::agent {
 namespace {
@@ -26,7 +25,8 @@ constexpr uint16_t kStaticPort = 29500;
 // torch.distributed.elastic.rendezvous.dynamic_rendezvous.create_handler's own.
 constexpr int64_t kTorchKeepAliveMs = 5'000;
 constexpr int64_t kTorchKeepAliveAttempts = 3;
-// A longer lease is as good as none.
+// A master takes no shorter lease (wire/limits.h), and a longer one is as good as none.
+constexpr int64_t kLeaseLeastMs = 1'000;
 constexpr int64_t kLeaseMostMs = 24 * 3'600'000;
 // --auto-config checks the nodes of jobs of so many, as dlrover-run does.
 constexpr uint32_t kNodesThatAreChecked = 4;
@@ -551,12 +551,12 @@ class Resolver {
       most = *given;
     }
     config_.lease_ms = interval_ms > kLeaseMostMs / most ? kLeaseMostMs : interval_ms * most;
-    if (config_.lease_ms >= wire::kLeaseLeastMs) return absl::OkStatus();
+    if (config_.lease_ms >= kLeaseLeastMs) return absl::OkStatus();
     Notice(
         fmt::format("--rdzv-conf: keep_alive_interval times keep_alive_max_attempt is {} ms: a silent node is "
                     "believed for 1 s at least",
                     config_.lease_ms));
-    config_.lease_ms = wire::kLeaseLeastMs;
+    config_.lease_ms = kLeaseLeastMs;
     return absl::OkStatus();
   }
 
