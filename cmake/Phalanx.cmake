@@ -1,5 +1,6 @@
 # phx_library(<name> SOURCES ... [DEPS ...]), phx_test(<name> SOURCES ... [DEPS ...]), phx_fuzzer, phx_command.
-# phx_rank_library(<name> FOLDER <folder in a wheel> SOURCES ... [DEPS ...]): what ranks load.
+# phx_rank_library(<name> [IN_PYTHON] FOLDER <folder in a wheel> SOURCES ... [DEPS ...]): what ranks load. IN_PYTHON:
+# the interpreter that loads it gives its functions.
 # phx_command(... NOT_INSTALLED): a helper of tests and benchmarks, built into bin/ but no part of the wheel.
 # Includes are written from src/ ("base/clock.h").
 
@@ -32,7 +33,7 @@ function(phx_rank_library name)
   if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
     return()
   endif()
-  cmake_parse_arguments(ARG "" "FOLDER" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "IN_PYTHON" "FOLDER" "SOURCES;DEPS" ${ARGN})
   set(CMAKE_CXX_IMPLICIT_LINK_LIBRARIES "" PARENT_SCOPE) # else CMake adds libstdc++ to what C links
   add_library(${name} SHARED ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE phx_flags phx_rank_runtime ${ARG_DEPS})
@@ -40,7 +41,10 @@ function(phx_rank_library name)
                                          -fno-threadsafe-statics)
   # Templates of the standard library are not looked for in libstdc++.
   target_compile_definitions(${name} PRIVATE _GLIBCXX_EXTERN_TEMPLATE=0 PHALANX_IN_RANKS)
-  target_link_options(${name} PRIVATE -static-libgcc -Wl,-z,defs
+  if(NOT ARG_IN_PYTHON)
+    target_link_options(${name} PRIVATE -Wl,-z,defs)
+  endif()
+  target_link_options(${name} PRIVATE -static-libgcc
                                       -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/exports.map
                                       $<$<CONFIG:Release>:-s>)
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE C POSITION_INDEPENDENT_CODE ON

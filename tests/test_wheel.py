@@ -48,7 +48,8 @@ def test_name_and_contents(wheel):
     assert "phalanx/_bootstrap/zygote.py" in names
     for module in ("checkpoint", "data", "elasticity"):
         assert names.count(f"phalanx/{module}/libphalanx_{module}.so") == 1
-    assert names.count("phalanx/checkpoint/libphalanx_universal.so") == 1
+    for library in ("describe", "universal"):
+        assert names.count(f"phalanx/checkpoint/libphalanx_{library}.so") == 1
     assert "phalanx/shim/site/sitecustomize.py" in names
     assert "phalanx/preprocess/pyspark_preprocess.py" in names
     scripts = zipfile.ZipFile(wheel).read(next(name for name in names if name.endswith("/entry_points.txt"))).decode()

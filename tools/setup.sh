@@ -206,7 +206,8 @@ install_commands() {
     cp "$command" "$target.new.$$"
     mv -f "$target.new.$$" "$target"
   done
-  for library in checkpoint/libphalanx_{checkpoint,universal} data/libphalanx_data elasticity/libphalanx_elasticity; do
+  for library in checkpoint/libphalanx_{checkpoint,describe,universal} data/libphalanx_data \
+    elasticity/libphalanx_elasticity; do
     library="python/phalanx/$library.so"
     [[ -f build/release/lib/${library##*/} ]] || continue # ./run demo does without
     cmp -s "build/release/lib/${library##*/}" "$library" && continue

@@ -39,6 +39,7 @@ TESTS = (
     *("tests/test_bootstrap_start.py", "tests/test_bootstrap_steps.py"),
     "tests/test_bootstrap_torch.py",
     *("tests/test_bootstrap_memory.py", "tests/test_checkpoint_plan.py", "tests/test_checkpoint_save.py"),
+    "tests/test_checkpoint_pickled.py",
     *("tests/test_checkpoint_overlap.py", "tests/test_checkpoint_cuda.py"),
     *("tests/test_bootstrap_zygote.py", "tests/test_warm.py", "tests/test_failures.py::test_one_death"),
     "tests/test_venv.py::test_changed_requirements_do_not_touch_other_clones",

@@ -8,12 +8,12 @@ class LibraryMissing(ImportError):
     """A native library is not there, or is not the one that its package speaks with."""
 
 
-def load(package, folder, name, version, functions):
+def load(package, folder, name, version, functions, kind=ctypes.CDLL):
     """The library `name` in `folder`, as ctypes has it. `functions`: {name: (result type, argument types)}; the first
-    of them tells the version. Raises LibraryMissing."""
+    of them tells the version. `kind`: ctypes.PyDLL for one that calls Python. Raises LibraryMissing."""
     path = os.path.join(folder, name)
     try:
-        loaded = ctypes.CDLL(path)
+        loaded = kind(path)
         for function_name, (result, arguments) in functions.items():
             function = getattr(loaded, function_name)
             function.restype, function.argtypes = result, arguments

@@ -1,0 +1,222 @@
+"""A state as torch.save pickles it, byte for byte: libphalanx_describe.so writes it, and asks here what anything but
+plain tensors, dicts, lists, tuples, texts and numbers reduces to. src/checkpoint/describe/pickler.h is the contract."""
+
+import codecs
+import copyreg
+import ctypes
+import functools
+import itertools
+import os
+import pickle
+import sys
+import types
+from collections import OrderedDict
+
+import torch
+from torch.serialization import location_tag, normalize_storage_type
+
+from phalanx import _library
+from phalanx.checkpoint.state import refuse
+
+ABI_VERSION = 1
+# Data types that torch.save names by a storage class. The others stand in the pickle themselves, and take torch's own
+# way.
+STORAGE_NAMES = {
+    torch.float64: "DoubleStorage",
+    torch.float32: "FloatStorage",
+    torch.float16: "HalfStorage",
+    torch.bfloat16: "BFloat16Storage",
+    torch.int64: "LongStorage",
+    torch.int32: "IntStorage",
+    torch.int16: "ShortStorage",
+    torch.int8: "CharStorage",
+    torch.uint8: "ByteStorage",
+    torch.bool: "BoolStorage",
+}
+_PLAIN = {
+    dtype: (getattr(torch, name), torch.empty(0, dtype=dtype).element_size())
+    for dtype, name in STORAGE_NAMES.items()
+    if hasattr(torch, name)
+}
+_DLPACK = {  # code, bits
+    torch.float64: (2, 64),
+    torch.float32: (2, 32),
+    torch.float16: (2, 16),
+    torch.bfloat16: (4, 16),
+    torch.int64: (0, 64),
+    torch.int32: (0, 32),
+    torch.int16: (0, 16),
+    torch.int8: (0, 8),
+    torch.uint8: (1, 8),
+    torch.bool: (6, 8),
+}
+_STORAGES = frozenset((*torch._storage_classes, torch.storage.TypedStorage))
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
+_PIECES, _BARE, _REDUCED, _NEW_OBJECT, _STORAGE = range(5)
+_PUT = pickle.BINPUT + b"\0" + pickle.STOP  # what ends the pickle of a global
+_NOTHING = (None, None, None, None)
+_SINGLETONS = {type(None): None, type(...): ..., type(NotImplemented): NotImplemented}
+_DEPTH_MAX = 10_000  # of what stands in each other: a level takes some 300 bytes of stack
+_FUNCTIONS = {
+    "phx_describe_abi_version": (ctypes.c_uint32, ()),
+    "phx_describe": (
+        ctypes.py_object,
+        (ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64),
+    ),
+}
+_library_loaded = None
+
+
+def library():
+    """The loaded library. Raises LibraryMissing."""
+    global _library_loaded
+    if _library_loaded is None:
+        folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        name = "libphalanx_describe.so"
+        _library_loaded = _library.load("phalanx.checkpoint", folder, name, ABI_VERSION, _FUNCTIONS, ctypes.PyDLL)
+    return _library_loaded
+
+
+def dump(state, pickle_bytes=0, records=0):
+    """(pickle, [storage of each record], [a tensor that takes all of it, or None], their addresses, their sizes, what
+    it names): addresses and sizes are u64 in bytes; what it names are functions and classes. Refused, for a tensor or a
+    storage that no image can hold. `pickle_bytes`, `records`: how much and how many there will be, about."""
+    named = []
+    tools = (*_tools(), functools.partial(_reduce, named), _location, _clash)
+    depth = min(sys.getrecursionlimit(), _DEPTH_MAX)
+    return (*library().phx_describe(state, tools, depth, pickle_bytes, records), named)
+
+
+def _tools():
+    tensor, storage = torch._C.TensorBase, torch._C.StorageBase
+    return (
+        torch.Tensor,
+        tensor.untyped_storage,
+        tensor.stride,
+        tensor.storage_offset,
+        tensor.is_neg,
+        tensor.get_device,
+        storage.data_ptr,
+        storage.nbytes,
+        "dtype",
+        "shape",
+        "requires_grad",
+        "is_cpu",
+        "is_cuda",
+        "__dict__",
+        torch._utils._rebuild_tensor_v2,
+        "storage",
+        OrderedDict,
+        tuple((dtype, *plain, *_DLPACK[dtype]) for dtype, plain in _PLAIN.items()),
+        _exchange(),
+    )
+
+
+def _exchange():
+    """Where torch's functions for exchanging tensors with other libraries are; 0: this torch has none."""
+    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return 0
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return pointer(capsule, b"dlpack_exchange_api")
+
+
+def _location(storage):
+    """Where it lies, as torch.save says it, and whether that is one object for all that lie there."""
+    location = location_tag(storage)
+    return location, location_tag(storage) is location
+
+
+def _clash(storage, dtype, before):
+    raise refuse.Refused(storage, f"{dtype} and {before} tensors over the same memory are not supported")
+
+
+def _reduce(named, obj):
+    """As pickle.Pickler of C does in protocol 2, where all else is done natively."""
+    kind = type(obj)
+    if kind in _STORAGES:
+        return _STORAGE, _storage(obj)
+    if isinstance(obj, torch.Tensor):
+        refuse.unless_savable(obj)
+    elif isinstance(obj, _NAMED):
+        named.append(obj)
+    elif kind in _BY_KIND:
+        return _BY_KIND[kind](obj)
+    if kind is type and obj in _SINGLETONS:
+        return _REDUCED, (type, (_SINGLETONS[obj],), *_NOTHING)
+    reduce = copyreg.dispatch_table.get(kind)
+    if kind is type or kind is types.FunctionType or (reduce is None and issubclass(kind, type)):
+        return _global(obj, obj.__qualname__)
+    reduced = obj.__reduce_ex__(2) if reduce is None else reduce(obj)
+    if isinstance(reduced, str):
+        return _global(obj, reduced)
+    if not isinstance(reduced, tuple) or not 2 <= len(reduced) <= 6:
+        raise pickle.PicklingError(f"__reduce__ of {kind.__qualname__} gave neither a text nor a tuple of 2 to 6")
+    return _new_or_called(obj, *reduced, *(None,) * (6 - len(reduced)))
+
+
+def _new_or_called(obj, function, args, *rest):
+    name = getattr(function, "__name__", "")
+    if name == "__newobj_ex__":
+        cls, args, keywords = args
+        function, args = functools.partial(cls.__new__, cls, *args, **keywords), ()
+    elif name == "__newobj__":
+        if obj.__class__ is not args[0]:
+            raise pickle.PicklingError("args[0] from __newobj__ args has the wrong class")
+        return _NEW_OBJECT, (args[0], args[1:], *rest)
+    return _REDUCED, (function, args, *rest)
+
+
+def _global(obj, name):
+    """By its name. What stands in a class is got from that; a number that copyreg has for it stands for itself."""
+    text = pickle.dumps(obj, 2)[2:]
+    if text[:1] != pickle.GLOBAL:
+        return _BARE, text[: -len(pickle.STOP)]
+    if text.endswith(_PUT) and text.count(b"\n") == 2:
+        return _PIECES, (text[: -len(_PUT)],)
+    names = name.split(".")
+    outermost = getattr(sys.modules[pickle.whichmodule(obj, name)], names[0])
+    if sys.version_info < (3, 13):
+        return _REDUCED, (getattr, (functools.reduce(getattr, names[1:-1], outermost), names[-1]), *_NOTHING)
+    called = ((each, pickle.TUPLE2 + pickle.REDUCE) for each in names[1:])
+    _, (text,) = _global(outermost, names[0])
+    return _PIECES, (*(getattr,) * len(names[1:]), text, *itertools.chain.from_iterable(called))
+
+
+def _text_of(obj):
+    return _BARE, pickle.dumps(obj, 2)[2 : -len(pickle.STOP)]
+
+
+def _bytes(obj):
+    return _REDUCED, (codecs.encode, (obj.decode("latin-1"), "latin1"), *_NOTHING) if obj else (bytes, (), *_NOTHING)
+
+
+def _bytearray(obj):
+    return _REDUCED, (bytearray, (bytes(obj),) if obj else (), *_NOTHING)
+
+
+def _set(obj):
+    return _REDUCED, (type(obj), (list(obj),), *_NOTHING)
+
+
+_BY_KIND = {
+    int: _text_of,  # a long one
+    str: _text_of,  # one that is too long, which pickle says
+    bytes: _bytes,
+    bytearray: _bytearray,
+    set: _set,
+    frozenset: _set,
+}
+
+
+def _storage(obj):
+    """(storage, data type, class, location, length) of what torch.save writes as a storage."""
+    if not isinstance(obj, torch.storage.TypedStorage):
+        return obj, torch.uint8, normalize_storage_type(type(obj)), location_tag(obj), obj.nbytes()
+    storage = obj._untyped_storage
+    try:
+        storage_class = getattr(torch, obj._pickle_storage_type())
+    except KeyError:
+        raise refuse.Refused(storage, f"torch {torch.__version__} cannot save {obj.dtype}") from None
+    return storage, obj.dtype, storage_class, location_tag(storage), obj._size()
