@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from phalanx.checkpoint import native  # noqa: E402
 from phalanx.checkpoint.copying import overlap  # noqa: E402
 from phalanx.checkpoint.copying.flight import Flight  # noqa: E402
 from torch.optim import optimizer as torch_optimizer  # noqa: E402
@@ -351,10 +352,15 @@ def test_overlap_that_is_not_wanted(make):
     assert handle.is_over and handle.why == "copied before save() returned: overlap=False"
 
 
+def later_numbers(checkpointer):
+    """Numbers of the records that the last save has copied under the training."""
+    return [index for index, when in enumerate(checkpointer._writer._plan.when) if when == native.LATER]
+
+
 def later_records(checkpointer):
     """Paths of what is being copied under the training."""
     current = checkpointer._writer._flight
-    return {current.path_of(index) for index in checkpointer._writer._plan.later}
+    return {current.path_of(index) for index in later_numbers(checkpointer)}
 
 
 @overlaps
@@ -375,6 +381,92 @@ def test_only_what_the_optimizer_writes_is_copied_later(make):
     checkpointer.save(2, training.state())
     assert "state['model']['0.weight']" in later_records(checkpointer)
     assert not any("2.weight" in path or "average" in path for path in later_records(checkpointer))
+
+
+def many_small(count, buffers=0):
+    """`count` weights of 4 KiB that an optimizer has written, and buffers of that size: (model, optimizer)."""
+    model = torch.nn.Module()
+    model.weights = torch.nn.ParameterList(torch.nn.Parameter(torch.ones(1024)) for _ in range(count))
+    for number in range(buffers):
+        model.register_buffer(f"buffer{number}", torch.zeros(1024))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    step_small(model, optimizer)
+    return model, optimizer
+
+
+def step_small(model, optimizer):
+    for weight in model.weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+
+
+@overlaps
+def test_many_small_tensors_are_copied_later(make):
+    model, optimizer = many_small(500, buffers=2)  # three times 2 MiB
+    checkpointer = make(verify="always")
+    step_small(model, optimizer)
+    handle = checkpointer.save(1, {"model": model, "optimizer": optimizer})
+    later = later_records(checkpointer)
+    states = {f"state['optimizer']['state'][{n}]['{name}']" for n in range(500) for name in ("exp_avg", "exp_avg_sq")}
+    assert later == states | {f"state['model']['weights.{n}']" for n in range(500)}, "but for counters and buffers"
+    was = copy.deepcopy(model.state_dict())
+    step_small(model, optimizer)
+    assert handle.wait_staged(), handle.why
+    loaded, _ = checkpointer.load()
+    assert all(torch.equal(loaded["model"][name], was[name]) for name in was)
+
+
+@overlaps
+def test_few_small_tensors_are_copied_at_once(make):
+    model, optimizer = many_small(300)
+    checkpointer = make(verify="always")
+    step_small(model, optimizer)
+    handle = checkpointer.save(1, {"model": model, "optimizer": optimizer})
+    assert later_numbers(checkpointer) == [] and handle.is_sealed and handle.why is None
+
+
+def moved(weight):
+    weight.untyped_storage().resize_(8192)
+
+
+def replaced(weight):
+    weight.data = torch.zeros(1024)
+
+
+def written(weight):
+    with torch.no_grad():
+        weight[:10] += 1
+
+
+@overlaps
+@pytest.mark.parametrize("write", [written, moved], ids=lambda write: write.__name__)
+def test_a_small_tensor_that_is_written_while_it_is_copied_sounds_the_alarm(make, monkeypatch, write):
+    model, optimizer = many_small(500)
+    checkpointer = make()
+    step_small(model, optimizer)
+    look_for_alarms = Flight.look_for_alarms
+
+    def written_before(current):
+        write(model.weights[321])
+        return look_for_alarms(current)
+
+    monkeypatch.setattr(Flight, "look_for_alarms", written_before)
+    with pytest.warns(RuntimeWarning, match="copies everything before it returns"):
+        handle = checkpointer.save(1, {"model": model, "optimizer": optimizer})
+        assert not handle.wait_staged()
+    assert handle.why.startswith("state['model']['weights.321']: it") and "while it was copied" in handle.why
+
+
+@overlaps
+def test_a_weight_with_other_memory_than_was_saved_guards_nothing(make):
+    model, optimizer = many_small(500)
+    checkpointer = make()
+    step_small(model, optimizer)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    replaced(model.weights[7])
+    checkpointer.save(1, {**state, "itself": optimizer})
+    later = later_records(checkpointer)
+    assert "state['model']['weights.7']" not in later and "state['model']['weights.8']" in later
 
 
 def flat_state(frozen):
@@ -398,7 +490,7 @@ def test_what_shares_its_memory_with_something_else_is_copied_at_once(make, layo
         optimizer.step()
         before = clone(state)
         handle = checkpointer.save(number, {**state, "optimizer": optimizer})
-        later = checkpointer._writer._plan.later
+        later = later_numbers(checkpointer)
         assert len(later) == (0 if frozen else 1 if layout == "torch" else 3)
         for name in frozen:
             state[name].add_(1.0)
@@ -419,7 +511,7 @@ def test_a_parameter_that_shrinks_leaves_memory_that_nobody_guards(make, layout)
         weight.grad = torch.ones_like(weight)
         optimizer.step()
         checkpointer.save(number, {"whole": whole, "optimizer": optimizer})
-        assert checkpointer._writer._plan.later == ([0] if count == 2 else [])
+        assert later_numbers(checkpointer) == ([0] if count == 2 else [])
 
 
 @overlaps
@@ -436,7 +528,7 @@ def test_what_an_optimizer_that_is_not_trusted_writes_as_well_is_copied_at_once(
             optimizer.step()
         checkpointer.save(number, state)
         pointers = checkpointer._writer._flight.image.pointers
-        later = {pointers[index] for index in checkpointer._writer._plan.later}
+        later = {pointers[index] for index in later_numbers(checkpointer)}
         assert later == {weights[index].data_ptr() for index in expected}
 
 

@@ -18,7 +18,8 @@ from test_checkpoint_plan import stock
 
 torch = pytest.importorskip("torch")
 
-from phalanx.checkpoint.formats import pickled, plan  # noqa: E402
+from phalanx.checkpoint import describing  # noqa: E402
+from phalanx.checkpoint.formats import plan  # noqa: E402
 
 
 class Outer:
@@ -251,7 +252,7 @@ def test_what_cannot_be_pickled_is_the_error_of_pickle():
 
 
 def test_tensors_are_looked_at_in_the_same_way_where_torch_exchanges_none(choose, monkeypatch):
-    monkeypatch.setattr(pickled, "_exchange", lambda: 0)
+    monkeypatch.setattr(describing, "_exchange", lambda: 0)
     test_random_states_are_pickled_as_torch_save_does(choose)
 
 

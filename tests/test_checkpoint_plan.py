@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from phalanx.checkpoint import CannotSave, native, selftest  # noqa: E402
-from phalanx.checkpoint.formats import pickled, plan  # noqa: E402
+from phalanx.checkpoint import CannotSave, describing, native, selftest  # noqa: E402
+from phalanx.checkpoint.formats import plan  # noqa: E402
 from phalanx.checkpoint.state import loadable, refuse, states  # noqa: E402
 
 Pair = namedtuple("Pair", "first second")
@@ -296,6 +296,6 @@ def test_the_self_test_finds_another_way_of_pickling(monkeypatch):
     monkeypatch.setattr(selftest, "_state", None)
     selftest.check()
     monkeypatch.setattr(selftest, "_state", None)
-    monkeypatch.setitem(pickled._PLAIN, torch.float32, (torch.HalfStorage, 2))
+    monkeypatch.setitem(describing.PLAIN, torch.float32, (torch.HalfStorage, 2))
     with pytest.raises(selftest.WrongTorch, match=r"pickles a state in another way.*torch.save"):
         selftest.check()

@@ -467,8 +467,9 @@ class Checkpointer:
             self._begin_alone()
 
     def _described(self, state):
-        expanded = states.expand(self.part_of(state), rng_into=self._rng)
-        image = self._describer.describe(expanded.state)
+        with plan.without_collector():
+            expanded = states.expand(self.part_of(state), rng_into=self._rng)
+            image = self._describer.describe(expanded.state)
         if self.weights_only:
             self._loadable.check(image.classes, expanded.state)
         return expanded, image

@@ -22,16 +22,13 @@ size_t FindTypeWord() {
 }
 
 Pickler::Pickler(PyObject* const* tools, size_t type_word, int depth_max, size_t expected)
-    : tools_(tools), type_word_(type_word), depth_left_(depth_max), memo_(expected), by_storage_(expected) {
+    : tools_(tools),
+      reader_(tools),
+      type_word_(type_word),
+      depth_left_(depth_max),
+      memo_(expected),
+      by_storage_(expected) {
   records_.reserve(expected);
-  for (ptrdiff_t i = 0; i < PyTuple_Size(tools[kPlainTypes]); ++i) {
-    PyObject* each = PyTuple_GetItem(tools[kPlainTypes], i);
-    const auto number = [each](ptrdiff_t at) { return PyLong_AsLongLong(PyTuple_GetItem(each, at)); };
-    types_.push_back({PyTuple_GetItem(each, 0), PyTuple_GetItem(each, 1), static_cast<uint64_t>(number(2)),
-                      static_cast<uint8_t>(number(3)), static_cast<uint8_t>(number(4))});
-  }
-  const auto* exchange = reinterpret_cast<const DlExchange*>(PyLong_AsUnsignedLongLong(tools[kExchange]));
-  if (exchange != nullptr && exchange->major == 1) exchange_ = exchange->tensor_from_python;
   rebuild_.object = tools[kRebuildTensor];
   storage_word_.object = tools[kStorageWord];
   ordered_dict_.object = tools[kOrderedDict];

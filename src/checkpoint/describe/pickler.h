@@ -9,42 +9,11 @@
 #include <vector>
 
 #include "checkpoint/describe/address_table.h"
-#include "checkpoint/describe/dlpack.h"
 #include "checkpoint/describe/pickle_bytes.h"
 #include "checkpoint/describe/python.h"
+#include "checkpoint/describe/tensor_reader.h"
 
 namespace phalanx::checkpoint {
-
-// What Python gives, in this order; native.py of the package has the same list. It lives longer than the pickler.
-enum Tool {
-  kTensorType,
-  // Methods, which are called with a tensor, or a storage
-  kUntypedStorage,
-  kStride,
-  kStorageOffset,
-  kIsNeg,
-  kGetDevice,
-  kDataPtr,
-  kNbytes,
-  // Names of attributes of a tensor
-  kDtypeName,
-  kShapeName,
-  kRequiresGradName,
-  kIsCpuName,
-  kIsCudaName,
-  kDictName,
-  // What stands in the pickle of each tensor
-  kRebuildTensor,
-  kStorageWord,
-  kOrderedDict,
-  kPlainTypes,  // ((dtype, class of its storage, bytes of an element, code and bits in DLPack), ...)
-  kExchange,    // address of torch's DlExchange, or 0
-  // Functions
-  kReduce,    // of an object: (a Form, what belongs to that)
-  kLocation,  // of a storage: (text, whether it is the same object for all there)
-  kClash,     // raises the error of a storage, its data type, and another of the same memory
-  kToolCount
-};
 
 // What an object reduces to.
 enum class Form {
@@ -61,6 +30,7 @@ struct Record {
   Ref tensor;       // the first plain one in it that takes all of it; or none
   PyObject* dtype;  // of the first tensor in it; Python's own for as long as it runs
   uint64_t pointer, bytes;
+  uint64_t version;                // of the tensor
   uint32_t key_memo, tensor_memo;  // AddressTable::kNone: none yet
 };
 
@@ -76,11 +46,6 @@ class Pickler {
   std::vector<Record>& records() { return records_; }
 
  private:
-  struct PlainType {
-    PyObject *dtype, *storage_class;
-    uint64_t element_bytes;
-    uint8_t code, bits;  // in DLPack
-  };
   struct Location {
     PyObject* text = nullptr;  // owned
     bool is_shared = false;
@@ -90,20 +55,9 @@ class Pickler {
     PyObject* object = nullptr;
     uint32_t memo = AddressTable::kNone;
   };
-  static constexpr int32_t kDimensionsMax = 12;  // of those that take the short way
-  enum class Kind { kPlain, kOther, kFailed };
-  // What is written of a plain tensor follows from this.
-  struct Facts {
-    const PlainType* type;
+  struct Facts : TensorFacts {
     Location* location;
-    Ref storage;
-    uint64_t pointer, bytes;  // of the storage
-    uint64_t data;            // of the first element, where it was exchanged
-    uint64_t offset;
-    int32_t dimensions;
-    int64_t shape[kDimensionsMax], stride[kDimensionsMax];
-    bool is_on_cpu, requires_grad;
-    bool is_whole;  // it takes all of its storage
+    bool requires_grad;
   };
 
   bool Is(const PyObject* object, const PyObject& type) const { return TypeOf(object, type_word_) == &type; }
@@ -128,13 +82,8 @@ class Pickler {
   [[nodiscard]] bool SaveConstant(Constant& constant);
 
   [[nodiscard]] bool SaveTensor(PyObject* tensor);
-  Kind LookAt(PyObject* tensor, Facts* facts);
-  bool Exchange(PyObject* tensor, Facts* facts);
-  Kind LookAtAttributes(PyObject* tensor, Facts* facts);
-  Kind LookAtLocation(PyObject* tensor, Facts* facts);
-  Kind LookAtPlace(PyObject* tensor, bool is_exchanged, Facts* facts);
-  // kOther where Python says that the tensor is not one of that kind, else kFailed.
-  Kind Refused() const;
+  TensorKind LookAt(PyObject* tensor, Facts* facts);
+  TensorKind LookAtLocation(PyObject* tensor, Facts* facts);
   [[nodiscard]] bool SavePlain(PyObject* tensor, const Facts& facts, uint32_t record);
   void SaveNumbers(const int64_t* numbers, int32_t count);
   [[nodiscard]] bool SaveStorage(PyObject* given);
@@ -149,15 +98,14 @@ class Pickler {
   void PutAnonymous() { bytes_.PutPut(memo_count_++); }
 
   PyObject* const* tools_;
+  TensorReader reader_;
   const size_t type_word_;
   int depth_left_;
-  decltype(DlExchange::tensor_from_python) exchange_ = nullptr;
   PickleBytes bytes_;
   AddressTable memo_;  // holds a reference of each: an address does not become another's
   uint32_t memo_count_ = 0;
   AddressTable by_storage_;  // numbers of records
   std::vector<Record> records_;
-  std::vector<PlainType> types_;
   std::vector<Location> locations_;  // of the CPU, and of devices behind that
   Constant rebuild_, storage_word_, ordered_dict_;
 };

@@ -21,8 +21,11 @@ PyObject* PyObject_Type(PyObject* object);
 PyObject* PyObject_Str(PyObject* object);
 PyObject* PyObject_GetAttr(PyObject* object, PyObject* name);
 PyObject* PyObject_CallFunctionObjArgs(PyObject* callable, ...);
+PyObject* PyObject_CallMethodObjArgs(PyObject* object, PyObject* name, ...);
 // Of 3.9 and newer, and quicker.
 __attribute__((weak)) PyObject* PyObject_CallOneArg(PyObject* callable, PyObject* argument);
+// Not of the stable ABI, but of all Pythons from 3.8 to 3.14: where an object keeps its __dict__, if it has made one.
+__attribute__((weak)) PyObject** _PyObject_GetDictPtr(PyObject* object);
 PyObject* PyIter_Next(PyObject* iterator);
 
 ptrdiff_t PyDict_Size(PyObject* dict);
@@ -31,6 +34,9 @@ ptrdiff_t PyList_Size(PyObject* list);
 PyObject* PyList_New(ptrdiff_t size);
 PyObject* PyList_GetItem(PyObject* list, ptrdiff_t index);            // borrowed
 int PyList_SetItem(PyObject* list, ptrdiff_t index, PyObject* item);  // takes the item
+int PyList_Append(PyObject* list, PyObject* item);
+ptrdiff_t PySet_Size(PyObject* set);
+int PySet_Contains(PyObject* set, PyObject* item);
 ptrdiff_t PyTuple_Size(PyObject* tuple);
 PyObject* PyTuple_New(ptrdiff_t size);
 PyObject* PyTuple_GetItem(PyObject* tuple, ptrdiff_t index);            // borrowed
@@ -38,6 +44,7 @@ int PyTuple_SetItem(PyObject* tuple, ptrdiff_t index, PyObject* item);  // takes
 long long PyLong_AsLongLong(PyObject* number);
 unsigned long long PyLong_AsUnsignedLongLong(PyObject* number);
 long long PyLong_AsLongLongAndOverflow(PyObject* number, int* overflow);
+PyObject* PyLong_FromLongLong(long long number);
 PyObject* PyLong_FromUnsignedLongLong(unsigned long long number);
 double PyFloat_AsDouble(PyObject* number);
 PyObject* PyUnicode_AsEncodedString(PyObject* text, const char* encoding, const char* errors);

@@ -1,28 +1,22 @@
 // The short way for plain tensors: strided, with a data type that torch.save names by a storage class.
-#include <algorithm>
-
 #include "checkpoint/describe/pickler.h"
 
 namespace phalanx::checkpoint {
 namespace {
 
-PyObject* Call(PyObject* function, PyObject* object) {
-  if (PyObject_CallOneArg != nullptr) return PyObject_CallOneArg(function, object);
-  return PyObject_CallFunctionObjArgs(function, object, nullptr);
-}
-
-// A non-negative number that a call has given; false where it has failed.
-bool TakeNumber(PyObject* taken, uint64_t* number) {
-  const Ref held(taken);
-  if (!held) return false;
-  *number = PyLong_AsUnsignedLongLong(held.get());
-  return *number != UINT64_MAX || PyErr_Occurred() == nullptr;
-}
-
-bool TakeTruth(PyObject* taken, bool* truth) {
-  const Ref held(taken);
-  *truth = held.get() == &_Py_TrueStruct;
-  return static_cast<bool>(held);
+// To ask for its __dict__ makes one, for each tensor.
+bool HasAttributes(PyObject* object, PyObject* dict_name, bool* has_attributes) {
+  if (_PyObject_GetDictPtr != nullptr) {
+    PyObject** place = _PyObject_GetDictPtr(object);
+    if (place != nullptr) {
+      *has_attributes = *place != nullptr && PyDict_Size(*place) != 0;
+      return true;
+    }
+    if (PyErr_Occurred() != nullptr) return false;
+  }
+  const Ref attributes(PyObject_GetAttr(object, dict_name));
+  *has_attributes = attributes && PyDict_Size(attributes.get()) != 0;
+  return static_cast<bool>(attributes);
 }
 
 // Some Pythons have one object of each text of one character, also where str() makes it.
@@ -44,10 +38,10 @@ size_t WriteDigits(uint32_t number, char* text) {
 // The first that takes all of a storage is remembered with that, the others are with all other objects.
 bool Pickler::SaveTensor(PyObject* tensor) {
   Facts facts;
-  const Kind kind = LookAt(tensor, &facts);
-  if (kind == Kind::kFailed) return false;
+  const TensorKind kind = LookAt(tensor, &facts);
+  if (kind == TensorKind::kFailed) return false;
   uint32_t record = AddressTable::kNone;
-  if (kind == Kind::kPlain) {
+  if (kind == TensorKind::kPlain) {
     record = RecordOf(facts.storage.get(), facts.type->dtype, facts.pointer, facts.bytes);
     if (record == AddressTable::kNone) return false;
     const Record& its = records_[record];
@@ -55,118 +49,40 @@ bool Pickler::SaveTensor(PyObject* tensor) {
       return bytes_.PutGet(its.tensor_memo), true;
   }
   if (const uint32_t memo = memo_.Find(tensor); memo != AddressTable::kNone) return bytes_.PutGet(memo), true;
-  return kind == Kind::kPlain ? SavePlain(tensor, facts, record) : SaveNested(tensor);
+  return kind == TensorKind::kPlain ? SavePlain(tensor, facts, record) : SaveNested(tensor);
 }
 
-Pickler::Kind Pickler::Refused() const {
-  if (PyErr_ExceptionMatches(PyExc_RuntimeError) == 0) return Kind::kFailed;
-  PyErr_Clear();
-  return Kind::kOther;
+TensorKind Pickler::LookAt(PyObject* tensor, Facts* facts) {
+  bool has_attributes = false, is_negative = false;
+  if (!HasAttributes(tensor, tools_[kDictName], &has_attributes)) return TensorKind::kFailed;
+  if (has_attributes) return TensorKind::kOther;
+  if (!TakeTruth(Call(tools_[kIsNeg], tensor), &is_negative)) return TensorReader::Refused();
+  if (is_negative) return TensorKind::kOther;
+  const TensorKind kind = reader_.Read(tensor, facts);
+  if (kind != TensorKind::kPlain) return kind;
+  if (!TakeTruth(PyObject_GetAttr(tensor, tools_[kRequiresGradName]), &facts->requires_grad))
+    return TensorKind::kFailed;
+  return LookAtLocation(tensor, facts);
 }
 
-Pickler::Kind Pickler::LookAt(PyObject* tensor, Facts* facts) {
-  const Ref attributes(PyObject_GetAttr(tensor, tools_[kDictName]));
-  if (!attributes) return Kind::kFailed;
-  if (PyDict_Size(attributes.get()) != 0) return Kind::kOther;
-  bool is_negative = false;
-  if (!TakeTruth(Call(tools_[kIsNeg], tensor), &is_negative)) return Refused();
-  if (is_negative) return Kind::kOther;
-  const bool is_exchanged = Exchange(tensor, facts);
-  if (!is_exchanged) {
-    const Kind kind = LookAtAttributes(tensor, facts);
-    if (kind != Kind::kPlain) return kind;
-  }
-  facts->storage = Ref(Call(tools_[kUntypedStorage], tensor));
-  if (!facts->storage) return Refused();  // it has none: it is a sparse or an opaque one
-  if (!TakeTruth(PyObject_GetAttr(tensor, tools_[kRequiresGradName]), &facts->requires_grad) ||
-      !TakeNumber(Call(tools_[kNbytes], facts->storage.get()), &facts->bytes)) {
-    return Kind::kFailed;
-  }
-  const Kind kind = LookAtLocation(tensor, facts);
-  return kind == Kind::kPlain ? LookAtPlace(tensor, is_exchanged, facts) : kind;
-}
-
-// In one call, what LookAtAttributes() asks for; false where that is left to it.
-bool Pickler::Exchange(PyObject* tensor, Facts* facts) {
-  DlTensor found;
-  if (exchange_ == nullptr) return false;
-  if (exchange_(tensor, &found) != 0) {
-    PyErr_Clear();
-    return false;
-  }
-  if (found.device_type != kDlCpu || found.dimensions > kDimensionsMax || found.byte_offset != 0) return false;
-  facts->type = nullptr;
-  for (const PlainType& type : types_) {
-    if (type.code == found.type_code && type.bits == found.type_bits && found.type_lanes == 1) facts->type = &type;
-  }
-  if (facts->type == nullptr) return false;
-  facts->is_on_cpu = true;
-  facts->data = reinterpret_cast<uint64_t>(found.data);
-  facts->dimensions = found.dimensions;
-  std::copy_n(found.shape, found.dimensions, facts->shape);
-  std::copy_n(found.strides, found.dimensions, facts->stride);
-  return true;
-}
-
-Pickler::Kind Pickler::LookAtAttributes(PyObject* tensor, Facts* facts) {
-  const Ref dtype(PyObject_GetAttr(tensor, tools_[kDtypeName]));
-  if (!dtype) return Refused();
-  facts->type = nullptr;
-  for (const PlainType& type : types_) {
-    if (type.dtype == dtype.get()) facts->type = &type;
-  }
-  if (facts->type == nullptr) return Kind::kOther;
-  const Ref shape(PyObject_GetAttr(tensor, tools_[kShapeName]));
-  if (!shape) return Refused();  // a nested one
-  const Ref stride(Call(tools_[kStride], tensor));
-  if (!stride || !TakeTruth(PyObject_GetAttr(tensor, tools_[kIsCpuName]), &facts->is_on_cpu)) return Refused();
-  facts->dimensions = static_cast<int32_t>(PyTuple_Size(shape.get()));
-  if (facts->dimensions > kDimensionsMax || PyTuple_Size(stride.get()) != facts->dimensions) return Kind::kOther;
-  for (int32_t i = 0; i < facts->dimensions; ++i) {
-    facts->shape[i] = PyLong_AsLongLong(PyTuple_GetItem(shape.get(), i));
-    facts->stride[i] = PyLong_AsLongLong(PyTuple_GetItem(stride.get(), i));
-  }
-  return PyErr_Occurred() == nullptr ? Kind::kPlain : Kind::kFailed;  // a size may be one that a compiler has not seen
-}
-
-// Where its storage begins, and where in that it does itself.
-Pickler::Kind Pickler::LookAtPlace(PyObject* tensor, bool is_exchanged, Facts* facts) {
-  int64_t elements = 1, reach = 1;
-  for (int32_t i = 0; i < facts->dimensions; ++i) {
-    elements *= facts->shape[i];
-    reach += (facts->shape[i] - 1) * facts->stride[i];
-  }
-  if (elements > 0 && facts->bytes == 0) return Kind::kOther;  // its memory is not there; Python says why
-  facts->is_whole =
-      elements > 0 && reach == elements && static_cast<uint64_t>(elements) * facts->type->element_bytes == facts->bytes;
-  facts->pointer = facts->data;
-  facts->offset = 0;
-  if (is_exchanged && facts->is_whole) return Kind::kPlain;  // there is no room for an offset
-  if (!TakeNumber(Call(tools_[kDataPtr], facts->storage.get()), &facts->pointer) ||
-      !TakeNumber(Call(tools_[kStorageOffset], tensor), &facts->offset)) {
-    return Kind::kFailed;
-  }
-  return Kind::kPlain;
-}
-
-Pickler::Kind Pickler::LookAtLocation(PyObject* tensor, Facts* facts) {
+TensorKind Pickler::LookAtLocation(PyObject* tensor, Facts* facts) {
   size_t place = 0;
   if (!facts->is_on_cpu) {
     bool is_on_cuda = false;
     uint64_t device = 0;
-    if (!TakeTruth(PyObject_GetAttr(tensor, tools_[kIsCudaName]), &is_on_cuda)) return Kind::kFailed;
-    if (!is_on_cuda) return Kind::kOther;
-    if (!TakeNumber(Call(tools_[kGetDevice], tensor), &device)) return Kind::kFailed;
+    if (!TakeTruth(PyObject_GetAttr(tensor, tools_[kIsCudaName]), &is_on_cuda)) return TensorKind::kFailed;
+    if (!is_on_cuda) return TensorKind::kOther;
+    if (!TakeNumber(Call(tools_[kGetDevice], tensor), &device)) return TensorKind::kFailed;
     place = 1 + device;
   }
   if (place >= locations_.size()) locations_.resize(place + 1);
   facts->location = &locations_[place];
-  if (facts->location->text != nullptr) return Kind::kPlain;
+  if (facts->location->text != nullptr) return TensorKind::kPlain;
   const Ref answer(PyObject_CallFunctionObjArgs(tools_[kLocation], facts->storage.get(), nullptr));
-  if (!answer) return Kind::kFailed;
+  if (!answer) return TensorKind::kFailed;
   facts->location->text = Ref::Of(PyTuple_GetItem(answer.get(), 0)).Take();
   facts->location->is_shared = PyTuple_GetItem(answer.get(), 1) == &_Py_TrueStruct;
-  return Kind::kPlain;
+  return TensorKind::kPlain;
 }
 
 uint32_t Pickler::RecordOf(PyObject* storage, PyObject* dtype, uint64_t pointer, uint64_t bytes) {
@@ -174,7 +90,7 @@ uint32_t Pickler::RecordOf(PyObject* storage, PyObject* dtype, uint64_t pointer,
   if (found == AddressTable::kNone) {
     const auto number = static_cast<uint32_t>(records_.size());
     by_storage_.Add(storage, number);
-    records_.push_back({Ref::Of(storage), Ref(), dtype, pointer, bytes, AddressTable::kNone, AddressTable::kNone});
+    records_.push_back({Ref::Of(storage), Ref(), dtype, pointer, bytes, 0, AddressTable::kNone, AddressTable::kNone});
     return number;
   }
   const Record& record = records_[found];
@@ -231,6 +147,7 @@ bool Pickler::SavePlain(PyObject* tensor, const Facts& facts, uint32_t record) {
   PutAnonymous();
   bytes_.Put(kOpReduce);
   if (Record& its = records_[record]; facts.is_whole && !its.tensor) {
+    if (!reader_.ReadVersion(tensor, &its.version)) return false;
     its.tensor = Ref::Of(tensor);
     its.tensor_memo = memo_count_;
     PutAnonymous();

@@ -30,8 +30,10 @@ int64_t NowNs(clockid_t clock) {
   return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-std::string Text(const void* data, uint64_t bytes) {
-  return bytes == 0 ? std::string() : std::string(static_cast<const char*>(data), bytes);
+// Into memory that is there already, mostly.
+void PutText(const void* data, uint64_t bytes, std::string* text) {
+  text->clear();
+  if (bytes != 0) text->append(static_cast<const char*>(data), bytes);
 }
 
 uint8_t WhenOf(const phx_ckpt_save& save, uint64_t i) {
@@ -90,9 +92,9 @@ int Saver::Map(std::string* why) {
 int Saver::Begin(const phx_ckpt_save& save, const phx_ckpt_frame* frame, std::string* why) {
   if (const int code = Refuse(save, why); code != 0) return code;
   const int threads = StartThreads(save.threads);
-  pickle_ = Text(save.pickle, save.pickle_bytes);
-  info_ = Text(save.info, save.info_bytes);
-  notify_ = Text(save.notify, save.notify_bytes);
+  PutText(save.pickle, save.pickle_bytes, &pickle_);
+  PutText(save.info, save.info_bytes, &info_);
+  PutText(save.notify, save.notify_bytes, &notify_);
   notify_fd_ = save.notify_fd;
   if (*why = Plan(save, frame); !why->empty()) return PHX_CKPT_NO_ROOM;
   for (int turn = 0; const int code = TakeSlot(why); ++turn) {

@@ -14,9 +14,11 @@ import weakref
 import torch
 from torch.optim import optimizer as torch_optimizer
 
+from phalanx.checkpoint import describing
 from phalanx.checkpoint.state.refuse import local_part, storage_identity
 
 _guards = weakref.WeakSet()
+_MOVED = "its memory was moved or freed while it was copied"
 _hook = None  # torch's handle of the global hook, once it is there
 
 
@@ -90,7 +92,8 @@ class Guard:
                     f"{name} made {step - seen.step_at_mark:g} steps since the last save and its hook "
                     f"ran before {seen.fired} of them"
                 )
-        if any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters_of(optimizer)):
+        has_fsdp = "torch.distributed.fsdp" in sys.modules  # an attribute that is missing takes longer to find
+        if has_fsdp and any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters_of(optimizer)):
             return "FSDP frees and moves parameters during the forward and backward pass"
         return None
 
@@ -142,12 +145,14 @@ def step_of(optimizer):
 
 def guarded_tensors(optimizers):
     """Parameters and states: all that these optimizers write."""
+    found = []
     for optimizer in optimizers:
         # DeepSpeed's ZeRO 3 has parameters in the groups during its steps alone.
-        yield from list(parameters_of(optimizer)) or (key for key in optimizer.state if isinstance(key, torch.Tensor))
+        found += list(parameters_of(optimizer)) or optimizer.state
         for entry in optimizer.state.values():
             if isinstance(entry, dict):
-                yield from (value for value in entry.values() if isinstance(value, torch.Tensor))
+                found += entry.values()
+    return [each for each in found if isinstance(each, torch.Tensor)]
 
 
 class Written:
@@ -255,25 +260,19 @@ class Alarms:
     """The memory that is copied later, as it was when the save began. What has moved or was written since, other than
     by a step that waited, was perhaps torn. It proves nothing where it is silent: fused optimizers write unseen."""
 
-    def __init__(self, records, tensors, image):
-        """`tensors[n]` lies in the record of number `records[n]`, perhaps with others."""
-        self.records, self._tensors, self._image = records, tensors, image
-        self._versions = [_version(tensor) for tensor in tensors]
+    def __init__(self, records, tensors, versions, image):
+        """`tensors[n]` has the version `versions[n]`, and lies in the record of number `records[n]`, perhaps with
+        others."""
+        self._records, self._tensors, self._versions, self._image = records, tensors, versions, image
 
     def what_changed(self):
         """(record number, sentence), or None."""
-        image = self._image
-        for index, tensor, version in zip(self.records, self._tensors, self._versions):
-            storage = image.storages[index]
-            if storage.nbytes() != image.sizes[index] or storage.data_ptr() != image.pointers[index]:
-                return index, "its memory was moved or freed while it was copied"
-            if _version(tensor) != version:
-                return index, "it was written while it was copied, by something else than an optimizer's step"
-        return None
-
-
-def _version(tensor):
-    return 0 if tensor.is_inference() else tensor._version
+        found = describing.changed(self._image, self._records, self._tensors, self._versions)
+        if found is None:
+            return None
+        position, is_moved = found
+        why = _MOVED if is_moved else "it was written while it was copied, by something else than an optimizer's step"
+        return self._records[position], why
 
 
 def _install():

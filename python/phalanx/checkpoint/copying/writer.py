@@ -1,5 +1,6 @@
 """From an image to a slot: the plan, which memory is copied when, and the copy under way."""
 
+import array
 import functools
 import json
 import os
@@ -9,12 +10,14 @@ import warnings
 import weakref
 
 from phalanx import _door as door
-from phalanx.checkpoint import native
+from phalanx.checkpoint import describing, native
 from phalanx.checkpoint.copying import cuda, device, flight, overlap, reservation
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.state import refuse
 
 SMALL_BYTES = 64 << 10  # what is no larger is copied at once: threads would win nothing
+_SMALL_BYTES_MAX = 4 << 20  # of these together; of more, only counters are
+_COUNTER_BYTES = 64
 _REASON_CHARS = 4096  # of a packet
 _FSDP = "FSDP frees and moves parameters during the forward and backward pass"
 _OBSTACLES = (door.Refusal, door.Gone, native.Failure, device.Refused)
@@ -144,9 +147,16 @@ class Writer:
             self._slot_bytes, why = self._ask_for_slots(image.file_bytes())
         buffers = overlap.buffer_storages(expanded.modules)
         offsets = image.offsets(self._slot_bytes)
-        is_small = max(image.sizes, default=0) <= SMALL_BYTES
-        self._plan = _Plan(key, self._slot_bytes, offsets, buffers, overlap.fsdp1_in(expanded.modules), is_small)
+        at_once = self._at_once_bytes(image)
+        self._plan = _Plan(key, self._slot_bytes, offsets, buffers, overlap.fsdp1_in(expanded.modules), at_once)
         return why
+
+    def _at_once_bytes(self, image):
+        """How large a record is at most that is copied at once whatever it is. Devices gather small ones themselves."""
+        if image.tensors is None or self._copier.records_of(image):
+            return SMALL_BYTES
+        small_bytes = sum(size for size in image.sizes if size <= SMALL_BYTES)
+        return SMALL_BYTES if small_bytes <= _SMALL_BYTES_MAX else _COUNTER_BYTES
 
     def _ask_for_slots(self, wanted_bytes):
         """(bytes of each, why there are fewer than asked for)."""
@@ -189,54 +199,70 @@ class Writer:
         return made.result() if made is not None else None
 
     def _choose(self, expanded, image):
-        """(records that are copied while training goes on, what watches them, why the others are not)."""
-        if self._plan.is_small:
-            return [], None, None
+        """(when each record is copied, what watches those that are copied while training goes on, why the others are
+        not)."""
+        self._plan.when = when = bytearray([native.NOW]) * len(image.sizes)
+        if max(image.sizes, default=0) <= self._plan.at_once_bytes:
+            return when, None, None
         optimizers, others, why = self._guard.trusted(expanded.optimizers)
         if optimizers and self._plan.fsdp1:
             optimizers, why = [], _FSDP
         if not optimizers:
-            return [], None, f"copied before save() returned: {why}"
-        written = list(overlap.guarded_tensors(optimizers))
+            return when, None, f"copied before save() returned: {why}"
+        written = overlap.guarded_tensors(optimizers)
         if len(optimizers) == len(expanded.optimizers):
             written += expanded.behind_steps
-        records, tensors = self._guarded(image, written, others)
-        alarms = overlap.Alarms(records, tensors, image) if records else None
-        return self._plan.later, alarms, why and f"copied in part before save() returned: {why}"
+        found = self._guarded(image, written, others)
+        alarms = overlap.Alarms(*found, image) if found[0] else None
+        return when, alarms, why and f"copied in part before save() returned: {why}"
 
     def _guarded(self, image, written, others):
-        """(numbers of records, tensors of `written`), pair by pair: the tensors take all of their storage between them,
-        and `others` write nothing of it. Brings `later` of the plan up to it."""
-        shared = self._plan.buffers | overlap.storages_of(overlap.guarded_tensors(others))
-        found = self._plan.guarded_again(image, written, shared)
-        if found is not None:
-            return found
+        """(numbers of records, tensors of `written`, their version counters), one by one: the tensors take all of their
+        storage between them, and `others` write nothing of it. Marks those records as copied later."""
+        plan, records, tensors, versions = self._plan, array.array("Q"), [], array.array("Q")
+        shared = plan.buffers | overlap.storages_of(overlap.guarded_tensors(others))
+        if image.tensors is not None:
+            records, tensors, versions, written = describing.guards(
+                image, written, shared, plan.at_once_bytes, plan.when
+            )
+        if written:
+            found = plan.guarded_again(image, written, shared)
+            if found is None:
+                found = plan.remember_guarded(image, written, shared, self._pairs(image, written, shared))
+            for index in found[0]:
+                plan.when[index] = native.LATER
+            records.extend(found[0])
+            tensors += found[1]
+            versions.extend(describing.versions(found[1]))
+        return records, tensors, versions
+
+    def _pairs(self, image, written, shared):
+        """What _guarded() gives, of tensors of whatever kind, and of records that several of them take."""
         in_storage = {}
         for index, identity in enumerate(image.identities()):
-            if image.sizes[index] > 0 and identity not in shared:
+            if image.sizes[index] > 0 and identity not in shared and self._plan.when[index] == native.NOW:
                 in_storage.setdefault(identity, []).append(index)
         # Only what is large is looked up: with a counter for each parameter a quarter of all is small.
+        above = self._plan.at_once_bytes
         in_storage = {
             identity: records
             for identity, records in in_storage.items()
-            if max(image.sizes[index] for index in records) > SMALL_BYTES
+            if max(image.sizes[index] for index in records) > above
         }
         memory = overlap.Written(tensor for tensor in written if refuse.storage_identity(tensor) in in_storage)
-        pairs = [pair for found in in_storage.items() for pair in _guards_of(image, memory, *found)]
-        return self._plan.remember_guarded(image, written, shared, pairs)
+        return [pair for found in in_storage.items() for pair in _guards_of(image, memory, above, *found)]
 
     # --- the copy
 
     def _begin(self, handle, expanded, image, began_ns):
-        later, alarms, why = self._choose(expanded, image)
+        when, alarms, why = self._choose(expanded, image)
         on_device = self._copier.records_of(image)
         not_pinned = self._pin() if on_device else None
-        when = bytearray([native.NOW]) * len(image.storages)
-        for index in later:
-            when[index] = native.LATER
+        guarded = {index for index in on_device if when[index] == native.LATER}
         for index in on_device:
             when[index] = native.FILLED
-        overlapping = bool(later or on_device)
+        is_host_later = native.LATER in when
+        overlapping = bool(is_host_later or on_device)
         save = self._request(handle, image, when)
         save.threads = copy_threads(self._here) if overlapping else 0
         save.verify = int(self._proves)
@@ -251,10 +277,9 @@ class Writer:
             if on_device:
                 # A file that the agent replaced since is mapped anew, and nobody has pinned that.
                 pinned = not_pinned is None and self._slots.changes() == self._pinned_at
-                copies = self._copy_from_devices(slot, image, on_device, set(later), pinned)
+                copies = self._copy_from_devices(slot, image, on_device, guarded, pinned)
                 handle.explain(copies.why)
             self._look_at_copied(image, is_last=alarms is None and copies is None)
-            is_host_later = bool(set(later).difference(on_device))
             current = flight.Flight(handle, image, alarms, held_ns, expanded.state, copies, is_host_later)
             self._guard.mark(expanded.optimizers)
             self._flight, self._held.landed = current, current.landed
@@ -415,16 +440,16 @@ class Writer:
         return overlap.Loading(expanded.modules, expanded.optimizers, wait)
 
 
-def _guards_of(image, memory, identity, records):
-    """(record, tensor) for the large records in a storage. Nothing where a part of one, or of a small one, was not
-    written by optimizers: whoever writes that moves the version counters of all."""
+def _guards_of(image, memory, above, identity, records):
+    """(record, tensor) for the records in a storage that are larger than `above`. Nothing where a part of one, or of a
+    small one, was not written by optimizers: whoever writes that moves the version counters of all."""
     found = []
     for index in records:
         begin, size = image.pointers[index], image.sizes[index]
         tensors = memory.tensors_over(identity, begin, begin + size)
         if not tensors:
             return []
-        if size > SMALL_BYTES:
+        if size > above:
             found.extend((index, tensor) for tensor in tensors)
     return found
 
@@ -456,27 +481,29 @@ class _Plan:
         "_guards",
         "_records",
         "_written",
+        "at_once_bytes",
         "buffers",
         "file_bytes",
         "fsdp1",
-        "is_small",
         "key",
-        "later",
         "offsets",
+        "when",
     )
 
-    def __init__(self, key, file_bytes, offsets, buffers, fsdp1, is_small):
+    def __init__(self, key, file_bytes, offsets, buffers, fsdp1, at_once_bytes):
         self.key, self.file_bytes, self.offsets = key, file_bytes, offsets
         self.buffers, self.fsdp1 = buffers, fsdp1
-        self.is_small = is_small  # nothing is worth copying later
-        self.later = []  # records that optimizers alone have written, ascending
+        self.at_once_bytes = at_once_bytes  # of records that are copied at once whatever they are, at most
+        self.when = bytearray()  # each record of the last save was copied: native.LATER where optimizers alone write it
         self._written = None  # ids of all that they have written, and the storages that others write
-        self._records, self._guards = [], []  # each in `later`, once for each tensor in it; which, and where that was
+        self._records, self._guards = (
+            [],
+            [],
+        )  # those of remember_guarded(), once for each tensor; which, and where it was
 
     def remember_guarded(self, image, written, shared, pairs):
         self._written = list(map(id, written)), shared
         self._records = [index for index, _ in pairs]
-        self.later = sorted(set(self._records))
         tensors = [tensor for _, tensor in pairs]
         self._guards = [(image.pointers[index], weakref.ref(each), *_place(each)) for index, each in pairs]
         return self._records, tensors

@@ -72,6 +72,7 @@ class Image:
     """As plan.Image, but laid out. Made by adding pieces in the file's order."""
 
     pickle = b""
+    tensors = None  # there may be several in a record, or parts of one
 
     def __init__(self):
         self.frame = bytearray()

@@ -260,6 +260,7 @@ class Image:
     """As plan.Image. Its data ends with the file: where it begins depends on how long that is."""
 
     pickle = b""
+    tensors = None  # there may be several in a storage
 
     def __init__(self, form, memory, rest, classes):
         self._form, self._rest, self.classes = form, rest, classes

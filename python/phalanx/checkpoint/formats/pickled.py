@@ -1,55 +1,20 @@
 """A state as torch.save pickles it, byte for byte: libphalanx_describe.so writes it, and asks here what anything but
-plain tensors, dicts, lists, tuples, texts and numbers reduces to. src/checkpoint/describe/pickler.h is the contract."""
+plain tensors, dicts, lists, tuples, texts and numbers reduces to."""
 
 import codecs
 import copyreg
-import ctypes
 import functools
 import itertools
-import os
 import pickle
 import sys
 import types
-from collections import OrderedDict
 
 import torch
 from torch.serialization import location_tag, normalize_storage_type
 
-from phalanx import _library
+from phalanx.checkpoint import describing
 from phalanx.checkpoint.state import refuse
 
-ABI_VERSION = 1
-# Data types that torch.save names by a storage class. The others stand in the pickle themselves, and take torch's own
-# way.
-STORAGE_NAMES = {
-    torch.float64: "DoubleStorage",
-    torch.float32: "FloatStorage",
-    torch.float16: "HalfStorage",
-    torch.bfloat16: "BFloat16Storage",
-    torch.int64: "LongStorage",
-    torch.int32: "IntStorage",
-    torch.int16: "ShortStorage",
-    torch.int8: "CharStorage",
-    torch.uint8: "ByteStorage",
-    torch.bool: "BoolStorage",
-}
-_PLAIN = {
-    dtype: (getattr(torch, name), torch.empty(0, dtype=dtype).element_size())
-    for dtype, name in STORAGE_NAMES.items()
-    if hasattr(torch, name)
-}
-_DLPACK = {  # code, bits
-    torch.float64: (2, 64),
-    torch.float32: (2, 32),
-    torch.float16: (2, 16),
-    torch.bfloat16: (4, 16),
-    torch.int64: (0, 64),
-    torch.int32: (0, 32),
-    torch.int16: (0, 16),
-    torch.int8: (0, 8),
-    torch.uint8: (1, 8),
-    torch.bool: (6, 8),
-}
 _STORAGES = frozenset((*torch._storage_classes, torch.storage.TypedStorage))
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 _PIECES, _BARE, _REDUCED, _NEW_OBJECT, _STORAGE = range(5)
@@ -57,69 +22,17 @@ _PUT = pickle.BINPUT + b"\0" + pickle.STOP  # what ends the pickle of a global
 _NOTHING = (None, None, None, None)
 _SINGLETONS = {type(None): None, type(...): ..., type(NotImplemented): NotImplemented}
 _DEPTH_MAX = 10_000  # of what stands in each other: a level takes some 300 bytes of stack
-_FUNCTIONS = {
-    "phx_describe_abi_version": (ctypes.c_uint32, ()),
-    "phx_describe": (
-        ctypes.py_object,
-        (ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64),
-    ),
-}
-_library_loaded = None
-
-
-def library():
-    """The loaded library. Raises LibraryMissing."""
-    global _library_loaded
-    if _library_loaded is None:
-        folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        name = "libphalanx_describe.so"
-        _library_loaded = _library.load("phalanx.checkpoint", folder, name, ABI_VERSION, _FUNCTIONS, ctypes.PyDLL)
-    return _library_loaded
 
 
 def dump(state, pickle_bytes=0, records=0):
-    """(pickle, [storage of each record], [a tensor that takes all of it, or None], their addresses, their sizes, what
-    it names): addresses and sizes are u64 in bytes; what it names are functions and classes. Refused, for a tensor or a
-    storage that no image can hold. `pickle_bytes`, `records`: how much and how many there will be, about."""
+    """(pickle, [storage of each record], [a tensor that takes all of it, or None], their addresses, their sizes, the
+    tensors' version counters, what it names): numbers are u64 in bytes; what it names are functions and classes.
+    Refused, for a tensor or a storage that no image can hold. `pickle_bytes`, `records`: how much and how many there
+    will be, about."""
     named = []
-    tools = (*_tools(), functools.partial(_reduce, named), _location, _clash)
+    asks = functools.partial(_reduce, named), _location, _clash
     depth = min(sys.getrecursionlimit(), _DEPTH_MAX)
-    return (*library().phx_describe(state, tools, depth, pickle_bytes, records), named)
-
-
-def _tools():
-    tensor, storage = torch._C.TensorBase, torch._C.StorageBase
-    return (
-        torch.Tensor,
-        tensor.untyped_storage,
-        tensor.stride,
-        tensor.storage_offset,
-        tensor.is_neg,
-        tensor.get_device,
-        storage.data_ptr,
-        storage.nbytes,
-        "dtype",
-        "shape",
-        "requires_grad",
-        "is_cpu",
-        "is_cuda",
-        "__dict__",
-        torch._utils._rebuild_tensor_v2,
-        "storage",
-        OrderedDict,
-        tuple((dtype, *plain, *_DLPACK[dtype]) for dtype, plain in _PLAIN.items()),
-        _exchange(),
-    )
-
-
-def _exchange():
-    """Where torch's functions for exchanging tensors with other libraries are; 0: this torch has none."""
-    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if capsule is None:
-        return 0
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    return pointer(capsule, b"dlpack_exchange_api")
+    return (*describing.describe(state, asks, depth, pickle_bytes, records), named)
 
 
 def _location(storage):

@@ -4,11 +4,11 @@ import array
 import contextlib
 import gc
 
-from phalanx.checkpoint import native
+from phalanx.checkpoint import describing, native
 from phalanx.checkpoint.formats import pickled
 from phalanx.checkpoint.state import refuse
 
-STORAGE_NAMES = pickled.STORAGE_NAMES
+STORAGE_NAMES = describing.STORAGE_NAMES
 
 
 _GROWTH_BYTES = 4096  # of a pickle from save to save, mostly
@@ -17,15 +17,16 @@ _GROWTH_BYTES = 4096  # of a pickle from save to save, mostly
 class Image:
     """A state, pickled, with its storages in the order of their records. Holding it keeps their memory alive."""
 
-    __slots__ = ("classes", "pickle", "pointers", "sizes", "storages", "tensors")
+    __slots__ = ("classes", "pickle", "pointers", "sizes", "storages", "tensors", "versions")
     copies = ()  # torch.save writes a tensor's storage as it is
 
-    def __init__(self, written, storages, tensors, pointers, sizes, classes):
+    def __init__(self, written, storages, tensors, pointers, sizes, versions, classes):
         self.pickle = written
         self.storages = storages
         self.tensors = tensors  # one that takes all of each storage, or None
         self.pointers = array.array("Q", pointers)
         self.sizes = array.array("Q", sizes)
+        self.versions = array.array("Q", versions)  # counters of those tensors
         self.classes = classes  # functions and classes that the pickle names
 
     def key(self):
