@@ -10,10 +10,12 @@
 struct PyObject;
 
 extern "C" {  // NOLINTBEGIN(readability-identifier-naming, bugprone-reserved-identifier)
+// Declared here and made by Python. NOLINTBEGIN(bugprone-dynamic-static-initializers)
 extern PyObject PyBool_Type, PyBytes_Type, PyDict_Type, PyFloat_Type, PyList_Type, PyLong_Type, PyTuple_Type,
     PyUnicode_Type;
 extern PyObject _Py_NoneStruct, _Py_TrueStruct;
 extern PyObject *PyExc_RuntimeError, *PyExc_RecursionError, *PyExc_TypeError;
+// NOLINTEND(bugprone-dynamic-static-initializers)
 
 void Py_IncRef(PyObject* object);
 void Py_DecRef(PyObject* object);
