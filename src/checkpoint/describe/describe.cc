@@ -13,6 +13,7 @@ using phalanx::checkpoint::ImageParts;
 using phalanx::checkpoint::Pickler;
 using phalanx::checkpoint::Record;
 using phalanx::checkpoint::Ref;
+using phalanx::checkpoint::TupleOf;
 using phalanx::checkpoint::VersionsOf;
 
 // Takes them out of the records.
@@ -62,7 +63,7 @@ extern "C" {
 __attribute__((visibility("default"))) uint32_t phx_describe_abi_version() { return 1; }
 
 // (pickle, [storage of each record], [a tensor that takes all of it, or None], their addresses, their sizes, the
-// tensors' version counters): the last three are u64 in bytes. `tools`: a tuple, which pickler.h describes.
+// tensors' version counters): the last three are u64 in bytes. `tools`: a tuple, which tensor_reader.h describes.
 // `pickle_bytes`, `records`: how much and how many there will be, about. Null: Python knows the error.
 __attribute__((visibility("default"))) PyObject* phx_describe(PyObject* state, PyObject* tools, int depth_max,
                                                               uint64_t pickle_bytes, uint64_t records) {
@@ -76,12 +77,7 @@ __attribute__((visibility("default"))) PyObject* phx_describe(PyObject* state, P
                  NumbersOf(pickler.records(), &Record::pointer),
                  NumbersOf(pickler.records(), &Record::bytes),
                  NumbersOf(pickler.records(), &Record::version)};
-  Ref answer(PyTuple_New(6));
-  for (ptrdiff_t i = 0; answer && i < 6; ++i) {
-    if (!parts[i]) return nullptr;
-    PyTuple_SetItem(answer.get(), i, parts[i].Take());
-  }
-  return answer.Take();
+  return TupleOf(parts).Take();
 }
 
 // guards.h says what these do. `pointers`, `sizes`: u64, as many as there are storages.

@@ -54,12 +54,7 @@ class Guards {
 
   Ref Answer() {
     Ref parts[] = {BytesOf(records_), std::move(tensors_), BytesOf(versions_), std::move(left_)};
-    Ref answer(PyTuple_New(4));
-    for (ptrdiff_t i = 0; answer && i < 4; ++i) {
-      if (!parts[i]) return Ref();
-      PyTuple_SetItem(answer.get(), i, parts[i].Take());
-    }
-    return answer;
+    return TupleOf(parts);
   }
 
  private:

@@ -80,7 +80,6 @@ enum Opcode : uint8_t {
   kOpBinPut = 'q',
   kOpLongBinPut = 'r',
   kOpProtocol = 0x80,
-  kOpGlobal = 'c',
 };
 
 }  // namespace phalanx::checkpoint

@@ -92,6 +92,17 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
+// Of them, which are taken; empty where one is.
+template <size_t kCount>
+Ref TupleOf(Ref (&parts)[kCount]) {
+  Ref tuple(PyTuple_New(kCount));
+  for (size_t i = 0; tuple && i < kCount; ++i) {
+    if (!parts[i]) return Ref();
+    PyTuple_SetItem(tuple.get(), static_cast<ptrdiff_t>(i), parts[i].Take());
+  }
+  return tuple;
+}
+
 // Which of an object's words is its type: the second, but for Pythons without the GIL.
 size_t FindTypeWord();
 

@@ -9,7 +9,6 @@ PyObject* Call(PyObject* function, PyObject* object) {
   return PyObject_CallFunctionObjArgs(function, object, nullptr);
 }
 
-// A non-negative number that a call has given; false where it has failed.
 bool TakeNumber(PyObject* taken, uint64_t* number) {
   const Ref held(taken);
   if (!held) return false;
@@ -98,8 +97,8 @@ TensorKind TensorReader::ReadAttributes(PyObject* tensor, TensorFacts* facts) co
     facts->shape[i] = PyLong_AsLongLong(PyTuple_GetItem(shape.get(), i));
     facts->stride[i] = PyLong_AsLongLong(PyTuple_GetItem(stride.get(), i));
   }
-  return PyErr_Occurred() == nullptr ? TensorKind::kPlain
-                                     : TensorKind::kFailed;  // a size may be one that a compiler has not seen
+  // A size may be one that a compiler has not seen.
+  return PyErr_Occurred() == nullptr ? TensorKind::kPlain : TensorKind::kFailed;
 }
 
 // Where its storage begins, and where in that it does itself.
