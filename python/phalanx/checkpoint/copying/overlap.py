@@ -18,7 +18,6 @@ from phalanx.checkpoint import describing
 from phalanx.checkpoint.state.refuse import local_part, storage_identity
 
 _guards = weakref.WeakSet()
-_MOVED = "its memory was moved or freed while it was copied"
 _hook = None  # torch's handle of the global hook, once it is there
 
 
@@ -271,8 +270,9 @@ class Alarms:
         if found is None:
             return None
         position, is_moved = found
-        why = _MOVED if is_moved else "it was written while it was copied, by something else than an optimizer's step"
-        return self._records[position], why
+        if is_moved:
+            return self._records[position], "its memory was moved or freed while it was copied"
+        return self._records[position], "it was written while it was copied, by something else than an optimizer's step"
 
 
 def _install():

@@ -496,10 +496,8 @@ class _Plan:
         self.at_once_bytes = at_once_bytes  # of records that are copied at once whatever they are, at most
         self.when = bytearray()  # each record of the last save was copied: native.LATER where optimizers alone write it
         self._written = None  # ids of all that they have written, and the storages that others write
-        self._records, self._guards = (
-            [],
-            [],
-        )  # those of remember_guarded(), once for each tensor; which, and where it was
+        # Those of remember_guarded(), once for each tensor; which, and where it was.
+        self._records, self._guards = [], []
 
     def remember_guarded(self, image, written, shared, pairs):
         self._written = list(map(id, written)), shared

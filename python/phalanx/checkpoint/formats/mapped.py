@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 import torch
 
-from phalanx.checkpoint import native
+from phalanx.checkpoint import describing, native
 from phalanx.checkpoint.formats import plan
 
 try:
@@ -22,7 +22,7 @@ try:
 except (ImportError, RuntimeError):  # torch runs without it, and beside one that is too new for it
     numpy = None
 
-_ELEMENT_BYTES = {dtype: torch.empty(0, dtype=dtype).element_size() for dtype in plan.STORAGE_NAMES}
+_ELEMENT_BYTES = {dtype: torch.empty(0, dtype=dtype).element_size() for dtype in describing.STORAGE_NAMES}
 # Data type -> that of an array, bytes of an element. An array of the right shape becomes a tensor in half the time that
 # a row of elements takes to become one and to be given its shape.
 _ARRAYS = {
@@ -156,5 +156,5 @@ def _elements_in_a_row(size, stride):
     return count if count > 0 and stride == tuple(reversed(expected)) else None
 
 
-_ALLOWED = {("torch", name): dtype for dtype, name in plan.STORAGE_NAMES.items()}
+_ALLOWED = {("torch", name): dtype for dtype, name in describing.STORAGE_NAMES.items()}
 _ALLOWED["collections", "OrderedDict"] = OrderedDict

@@ -20,7 +20,7 @@ _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
 _PIECES, _BARE, _REDUCED, _NEW_OBJECT, _STORAGE = range(5)
 _PUT = pickle.BINPUT + b"\0" + pickle.STOP  # what ends the pickle of a global
 _NOTHING = (None, None, None, None)
-_SINGLETONS = {type(None): None, type(...): ..., type(NotImplemented): NotImplemented}
+_SINGLETONS = {type(each): each for each in (None, Ellipsis, NotImplemented)}  # whose types have no names
 _DEPTH_MAX = 10_000  # of what stands in each other: a level takes some 300 bytes of stack
 
 

@@ -4,12 +4,9 @@ import array
 import contextlib
 import gc
 
-from phalanx.checkpoint import describing, native
+from phalanx.checkpoint import native
 from phalanx.checkpoint.formats import pickled
 from phalanx.checkpoint.state import refuse
-
-STORAGE_NAMES = describing.STORAGE_NAMES
-
 
 _GROWTH_BYTES = 4096  # of a pickle from save to save, mostly
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import torch
 
-from phalanx.checkpoint.formats import plan
+from phalanx.checkpoint import describing
 
 _rebuild_tensor = torch._utils._rebuild_tensor_v2
 
@@ -23,7 +23,7 @@ class Whole:
 
 def can_hold(dtype):
     """Whether there is such a tensor in a file."""
-    return dtype in plan.STORAGE_NAMES
+    return dtype in describing.STORAGE_NAMES
 
 
 def of_whole(dtype, shape, keys=None):
@@ -62,5 +62,5 @@ class _Pickler(pickle.Pickler):
         for length in reversed(obj.shape):
             stride.append(numel)
             numel *= length
-        storage = _StorageId(("storage", getattr(torch, plan.STORAGE_NAMES[obj.dtype]), "0", "cpu", numel))
+        storage = _StorageId(("storage", getattr(torch, describing.STORAGE_NAMES[obj.dtype]), "0", "cpu", numel))
         return _rebuild_tensor, (storage, 0, obj.shape, tuple(reversed(stride)), False, OrderedDict())
