@@ -335,6 +335,8 @@ def test_nothing_is_kept_of_a_state_that_was_described():
     before, objects_before = counts(state), len(gc.get_objects())
     blocks_before = sys.getallocatedblocks()
     turn()
-    assert counts(state) == before
+    # What is kept once a describing is counted 20 times; what ends elsewhere in this process is counted once or twice.
+    kept = [after - earlier for after, earlier in zip(counts(state), before)]
+    assert max(map(abs, kept)) < 20, kept
     assert abs(len(gc.get_objects()) - objects_before) < 20
     assert sys.getallocatedblocks() - blocks_before < 500
