@@ -251,6 +251,24 @@ def test_who_looks_at_no_handle_is_told_what_is_not_stored(no_agent, tmp_path, c
         assert "Not a directory" in line
 
 
+def test_who_waits_to_be_told_is_told_of_a_save_that_no_step_follows(no_agent, tmp_path):
+    """Its copy has come to nothing, behind the last step of the training."""
+    told, model = [], torch.nn.Linear(2048, 2048)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    checkpointer = Checkpointer(tmp_path)
+    for step in range(1, 4):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        checkpointer.save(step, {"model": model, "optimizer": optimizer}, storage=Storage.DISK, on_stored=told.append)
+        if step < 3:
+            assert checkpointer.finish_telling(60)
+    model.weight.data.add_(1)
+    assert checkpointer.finish_telling(60), "and not when that is over"
+    assert [result.step for result in told] == [1, 2, 3]
+    checkpointer.close()
+
+
 def test_a_disk_that_refuses_costs_the_save(no_agent, tmp_path):
     (tmp_path / "run").write_text("no folder")
     with Checkpointer(tmp_path / "run") as checkpointer:

@@ -351,7 +351,13 @@ class Checkpointer:
 
     def finish_telling(self, timeout_s=None):
         """Waits until each `on_stored` of earlier saves was called, or that long. Whether they all were."""
-        return self._teller.finish(timeout_s)
+        if self._teller.is_here():
+            return True
+        until_ns = None if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
+        # A copy that has come to nothing is given up by who waits for it, and there may be no step any more.
+        if not self.finish(None, until_ns):
+            return False
+        return self._teller.finish(None if until_ns is None else max(0, until_ns - time.monotonic_ns()) / 1e9)
 
     def close(self):
         """Waits for the last copy, and until each `on_stored` was called: ten minutes for storage, and as long as those
@@ -390,7 +396,8 @@ class Checkpointer:
         self.close()
 
     def finish(self, handle, until_ns=None):
-        """For a handle: waits for the end of its copy. False where time.monotonic_ns() came to `until_ns` before."""
+        """For a handle: waits for the end of its copy; None: of any. False where time.monotonic_ns() came to `until_ns`
+        before."""
         return not self._is_able_to_save() or self._writer.finish(handle, until_ns)
 
     def ask_wait(self, handle, until, timeout_s=None):

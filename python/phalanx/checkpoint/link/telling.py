@@ -37,10 +37,14 @@ class Teller:
                 self._thread = threading.Thread(target=self._run, name="phalanx-on-stored", daemon=True)
                 self._thread.start()
 
+    def is_here(self):
+        """Whether one of these functions is called at this moment, and asks."""
+        return self._thread is threading.current_thread()
+
     def finish(self, timeout_s=None):
         """Waits until all are told, or that long. Whether they are."""
         thread = self._thread
-        if thread in (None, threading.current_thread()):
+        if thread is None or self.is_here():
             return True
         thread.join(timeout_s)
         return not thread.is_alive()
