@@ -214,6 +214,21 @@ def test_a_file_is_what_torch_load_reads_or_the_bytes_that_were_given(one, agent
         found["notes"]
 
 
+def test_what_stands_as_it_is_is_pickled_object_for_object(agent, make):
+    """Elsewhere a module stands for its state_dict()."""
+    state = {"net": torch.nn.Linear(3, 2), "rng": True}
+    with CheckpointAgent() as agent.main:
+        checkpointer = make(files.Checkpointer, weights_only=False)
+        given = {"as_is.pt": files.AsIs(state), "other.pt": dict(state)}
+        assert checkpointer.save(1, given, storage=Storage.MEMORY).wait_committed()
+        paths = {"main": agent.main.slot_path(agent.main.sealed()[1]), "ranks": {"0": image_of(agent, 1)}}
+        agent.restores = {"step": 1, "source": "memory", "files": paths, "world_size": 1, "why": ""}
+        found, _ = checkpointer.load()
+        assert found["as_is.pt"]["rng"] is True and isinstance(found["as_is.pt"]["net"], torch.nn.Linear)
+        assert list(found["other.pt"]["net"]) == ["weight", "bias"]
+        assert torch.equal(found["as_is.pt"]["net"].weight, state["net"].weight)
+
+
 def test_a_file_of_safetensors_is_that_of_the_package_itself(one, agent, tmp_path):
     """Byte for byte: all types in one, shapes without elements and without dimensions, names that JSON escapes, memory
     that two share, and what is not contiguous."""

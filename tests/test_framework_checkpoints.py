@@ -85,6 +85,14 @@ def test_lightning_goes_on_from_memory_with_the_same_losses(make_job, folder, tm
     assert {event["n"] for event in again.found("begin")} == {8}
 
 
+def test_a_module_among_lightnings_parameters_is_one_in_the_file(make_job, folder):
+    """It does not stand for its state_dict(), as in what is saved without a framework. The job goes on from it."""
+    job = run(make_job, "flash_lightning.py", folder, "--steps=8", "--parameters", "--die-at=6")
+    assert all(event["n"] >= 4 for event in job.found("begin", life=1)), job.story()
+    for path in folder.glob("*.ckpt"):
+        assert isinstance(torch.load(path, weights_only=False)["hyper_parameters"]["head"], torch.nn.Linear), path
+
+
 def test_lightnings_hook_is_called_for_each_save_and_once_behind_the_first_step(make_job, tmp_path):
     """Though no file comes of those to memory, and of that one."""
     arguments = ("--steps=6", "--save-steps=4", "--memory-steps=3")

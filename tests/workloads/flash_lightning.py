@@ -24,6 +24,7 @@ parser.add_argument("--die-at-start", action="store_true", help="the same before
 parser.add_argument("--die-publishing", help="rank 0, in the first life, before a file of that name appears")
 parser.add_argument("--other", help="the folder of a second ModelCheckpoint")
 parser.add_argument("--averages", action="store_true", help="weights, of a larger model")
+parser.add_argument("--parameters", action="store_true", help="a module among them")
 parser.add_argument("--test", nargs="*", default=[], help="behind fit(): each ckpt_path of test(), or as-it-is")
 parser.add_argument("--save-behind", help="behind fit(): a file that is saved, and is to be there at once")
 parser.add_argument("--restarts-of-rank-1", help="as where another node's torchrun counts them")
@@ -37,6 +38,8 @@ FIRST_LIFE = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 class Net(pl.LightningModule):
     def __init__(self):
         super().__init__()
+        if options.parameters:
+            self.save_hyperparameters({"head": torch.nn.Linear(2, 1)})
         width = 200_000 if options.averages else 64
         self.layers = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Dropout(0.5), torch.nn.Linear(width, 1))
 

@@ -47,9 +47,18 @@ class Safetensors:
         self.tensors, self.metadata = tensors, metadata
 
 
+class AsIs:
+    """Stands in a state for a file of `value` as torch.save(value, ..) would write it, object for object: a module in
+    it does not stand for its state_dict(), as elsewhere, but is pickled."""
+
+    def __init__(self, value):
+        self.value = value
+
+
 class Checkpointer(shared_out.Checkpointer):
     """As phalanx.checkpoint.Checkpointer, but that a state is {file name: what is in it}: bytes as they are, a
-    Safetensors as such a file, anything else as torch.save() would write it. prepare(), save() and load() are for all
+    Safetensors as such a file, anything else as torch.save() would write it, with the state_dict() of what has one, but
+    for what is AsIs. prepare(), save() and load() are for all
     ranks together: where one is called, all must come; a rank that has nothing to save gives {}.
 
     Where several ranks give a file of the same name they give the same content: it lies once on each of their nodes,
@@ -119,7 +128,7 @@ class Checkpointer(shared_out.Checkpointer):
                 "module, an optimizer, a tensor, a dict or the like, in which other values stand"
             )
         try:
-            own = self._expanded(value)
+            own = states.as_is(value.value) if isinstance(value, AsIs) else self._expanded(value)
             content = self._describer.describe(name, own.state)
             if self.weights_only:
                 self._loadable.check(content.classes, own.state)

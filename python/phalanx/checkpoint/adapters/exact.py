@@ -33,6 +33,4 @@ class Files(files.Checkpointer):
         return found, {} if found.source is None else self._opened(found, "cpu")
 
     def _expanded(self, value):
-        expanded = states.Expanded()
-        expanded.state = value
-        return expanded
+        return states.as_is(value)

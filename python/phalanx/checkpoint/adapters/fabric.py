@@ -198,7 +198,7 @@ class FlashCheckpoint:
         # Of an optimizer that shards its state rank 0 alone has all of it.
         is_sharded = any(hasattr(each, "consolidate_state_dict") for each in state.values())
         if is_first or (self._place.local_rank == 0 and not is_sharded):
-            contents[_FILE] = converted
+            contents[_FILE] = files.AsIs(converted)
         if is_first:
             contents[_SAVED_AS] = os.fsencode(path or self._in_memory)
         return contents

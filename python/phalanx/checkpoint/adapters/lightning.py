@@ -9,6 +9,7 @@ docs/frameworks/lightning.md is for users.
 """
 
 import functools
+import inspect
 import os
 import sys
 
@@ -215,7 +216,7 @@ class FlashCheckpoint(pl.Callback):
         """{name: what is in it} of this rank."""
         contents = {awaited.rng_of(self._place.rank): {"rng": True}}
         if self._place.local_rank == 0:
-            contents[name] = checkpoint
+            contents[name] = files.AsIs(checkpoint)  # a module may be among the hyper-parameters
         return contents
 
     def _contents_now(self, trainer):
@@ -250,6 +251,9 @@ class FlashCheckpoint(pl.Callback):
         if self._place.rank == 0:
             self._awaited.publish_found(step, folder)
             say(f"goes on from step {step} {'in memory' if found.source == 'memory' else 'of ' + folder}")
+        # What this job has saved itself may hold what Lightning would not unpickle of a stranger's file.
+        if not arguments and "weights_only" in inspect.signature(stock).parameters:
+            named = {**named, "weights_only": False}
         return stock(os.path.join(folder, name), *arguments, **named)
 
     def _is_of_this_job(self, found):

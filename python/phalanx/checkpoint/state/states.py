@@ -55,6 +55,13 @@ def _with_rng(state, captured):
     return top
 
 
+def as_is(value):
+    """The Expanded of a state in which nothing stands for something else."""
+    expanded = Expanded()
+    expanded.state = value
+    return expanded
+
+
 def _expand(value, expanded):
     kind = type(value)
     if kind is torch.Tensor or kind in _LEAVES:
