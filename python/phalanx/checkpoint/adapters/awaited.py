@@ -28,7 +28,8 @@ class Awaited:
     def __init__(self, checkpointer, remove):
         self._checkpointer, self._remove = checkpointer, remove
         self._record = os.path.join(checkpointer.directory, _RECORD)
-        self._lock = threading.Lock()  # of all below, and of the files that it names
+        # Of all below, and of the files that it names. A signal's handler may save meanwhile, as Lightning's for Slurm.
+        self._lock = threading.RLock()
         self._steps = self._read()  # step -> {"behind": sequence, "name": "", "paths": [..], "removed": [..]}
         # {step: why its files are not there}, of those that nobody tells of any more
         self._left = dict.fromkeys(self._steps, "the process that saved it was ended before")
