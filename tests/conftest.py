@@ -50,6 +50,7 @@ CALLERS = {
     "test_framework_checkpoints.py": ("transformers", "lightning"),
     "test_frameworks.py": ("transformers", "lightning"),
     "test_huggingface_checkpoint.py": ("transformers", "peft"),
+    "test_lightning_io.py": ("lightning",),
     "test_ms_swift.py": ("swift",),
 }
 collect_ignore = [file for file, needs in CALLERS.items() if not all(map(importlib.util.find_spec, needs))]

@@ -24,7 +24,7 @@ from tools.suite.report import Result  # noqa: E402
 TESTS = (
     *("tests/test_ms_swift.py", "tests/test_callers.py", "tests/test_frameworks.py"),
     *("tests/test_huggingface_checkpoint.py", "tests/test_framework_checkpoints.py"),
-    "tests/test_fabric_checkpoint.py",
+    *("tests/test_fabric_checkpoint.py", "tests/test_lightning_io.py"),
 )
 
 

@@ -1,5 +1,5 @@
 """Lightning's Trainer with dropout and a shuffled data set, saved for by phalanx.checkpoint.adapters.lightning, or by
-ModelCheckpoint alone (--stock). Tells the loss of each step, and what the weights are at the end."""
+ModelCheckpoint alone (--stock, --io). Tells the loss of each step, and what the weights are at the end."""
 
 import argparse
 import os
@@ -18,6 +18,7 @@ parser.add_argument("--save-steps", type=int, default=4)
 parser.add_argument("--memory-steps", type=int, default=1)
 parser.add_argument("--top", type=int, default=-1)
 parser.add_argument("--stock", action="store_true")
+parser.add_argument("--io", action="store_true", help="ModelCheckpoint alone, through our CheckpointIO")
 parser.add_argument("--load", help="the file to go on from")
 parser.add_argument("--die-at", type=int, default=-1, help="in the first life, rank 1 behind that step")
 parser.add_argument("--die-at-start", action="store_true", help="the same before its first step")
@@ -84,7 +85,12 @@ if options.other:
     callbacks.append(pl.callbacks.ModelCheckpoint(dirpath=options.other, every_n_train_steps=options.save_steps))
 if options.averages:
     callbacks.append(pl.callbacks.WeightAveraging())
-if not options.stock:
+plugins = []
+if options.io:
+    from phalanx.checkpoint.adapters.lightning_io import FlashCheckpointIO
+
+    plugins.append(FlashCheckpointIO())
+elif not options.stock:
     from phalanx.checkpoint.adapters.lightning import FlashCheckpoint
 
     callbacks.append(FlashCheckpoint(options.folder, every_n_train_steps=options.memory_steps))
@@ -97,6 +103,7 @@ trainer = pl.Trainer(
     devices=int(os.environ["LOCAL_WORLD_SIZE"]),
     strategy="ddp",
     callbacks=callbacks,
+    plugins=plugins,
     logger=False,
     enable_progress_bar=False,
     enable_model_summary=False,

@@ -81,7 +81,7 @@ class Checkpointer:
         self.weights_only = weights_only
         self.source = None  # of the last load(): "memory", "disk" or None
         self.why = None  # of the last load(): what was decided, and which sources were passed over
-        self._here = place.here()
+        self._here = self._place()
         self._pid = os.getpid()
         self._way = way.of(self.directory)
         self._peers = None  # for who asks no agent
@@ -111,9 +111,9 @@ class Checkpointer:
             "memory_budget": self._memory_budget,
         }
         self._how = bool(overlap), verify
-        self._has_agent = place.agent_fd() >= 0
+        self._has_agent = self._agent_fd() >= 0
         if self._has_agent:
-            self._connect(place.agent_fd())
+            self._connect(self._agent_fd())
 
     def _connect(self, fd):
         selftest.check()
@@ -129,7 +129,7 @@ class Checkpointer:
 
     def _must_be_who_it_was(self):
         """Without an agent the process group says which rank this is, once there is one."""
-        here = place.here()
+        here = self._place()
         if (here.rank, here.world_size) != (self._here.rank, self._here.world_size):
             raise RuntimeError(
                 f"phalanx.checkpoint: this Checkpointer was made as rank {self._here.rank} of {self._here.world_size}, "
@@ -170,6 +170,12 @@ class Checkpointer:
         )
 
     # What classes for other strategies change.
+
+    def _place(self):
+        return place.here()
+
+    def _agent_fd(self):
+        return place.agent_fd()
 
     def _new_describer(self):
         return named.Describer() if self._layout == "safetensors" else plan.Describer()

@@ -30,6 +30,7 @@ class Awaited:
         self._record = os.path.join(checkpointer.directory, _RECORD)
         # Of all below, and of the files that it names. A signal's handler may save meanwhile, as Lightning's for Slurm.
         self._lock = threading.RLock()
+        self._is_writing, self._is_written = False, True
         self._steps = self._read()  # step -> {"behind": sequence, "name": "", "paths": [..], "removed": [..]}
         # {step: why its files are not there}, of those that nobody tells of any more
         self._left = dict.fromkeys(self._steps, "the process that saved it was ended before")
@@ -63,8 +64,13 @@ class Awaited:
             return any(path in each["paths"] for step, each in self._steps.items() if step not in self._of_before)
 
     def wait(self):
-        """Until all that was saved is stored, or is known not to be."""
-        self._checkpointer.finish_telling(_STORED_WAIT_S)
+        """Until all that was saved is stored, or is known not to be. False where that takes longer than ten minutes."""
+        return self._checkpointer.finish_telling(_STORED_WAIT_S)
+
+    def forget(self, step):
+        """It was not saved."""
+        with self._lock:
+            self._forget(step)
 
     def names(self, path):
         """Something is on its way there, also what a life before has saved."""
@@ -74,10 +80,11 @@ class Awaited:
     def drop(self, path):
         """It is written otherwise, or is to go."""
         with self._lock:
+            there = [each for each in self._steps.values() if path in (*each["paths"], *each["removed"])]
             self._is_wanted(path)
-            for each in self._steps.values():
+            for each in there:
                 each["paths"] = [other for other in each["paths"] if other != path]
-            if self._steps:
+            if there:
                 self._write()
 
     def _is_wanted(self, path):
@@ -180,11 +187,24 @@ class Awaited:
         return {}
 
     def _write(self):
-        published.replace_text(self._record, json.dumps(self._steps))
+        """Where a signal's handler comes while it is written, it is written once more."""
+        self._is_written = False
+        if self._is_writing:
+            return
+        self._is_writing = True
+        try:
+            while not self._is_written:
+                self._is_written = True
+                published.replace_text(self._record, json.dumps(self._steps))
+        finally:
+            self._is_writing = False
 
 
 def form(value):
-    """What is equal for two dumps of the same state: of tensors where they lie, and how often they were changed."""
+    """What is equal for two dumps of the same state: of tensors where they lie, and how often they were changed. A
+    module, which may be large, is like no other."""
+    if isinstance(value, torch.nn.Module):
+        return object()
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             return object()  # as nothing else

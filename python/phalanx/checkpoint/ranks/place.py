@@ -6,6 +6,8 @@ import torch.distributed as dist
 
 from phalanx._bootstrap import memory
 
+_JOB_IDS = ("PHALANX_JOB_ID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+
 
 class Place:
     """As phalanx-run, torchrun and plain Python (rank 0 of a world of one) say it; where there is no agent, as the
@@ -19,7 +21,7 @@ class Place:
         self.rank = number("RANK", 0)
         self.world_size = number("WORLD_SIZE", 1)
         self.epoch = number("PHALANX_EPOCH", 0)
-        job_ids = (environment.get(name) for name in ("PHALANX_JOB_ID", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"))
+        job_ids = (environment.get(name) for name in _JOB_IDS)
         self.job_id = next(filter(None, job_ids), "")
         # LOCAL_RANK is 0 on all ranks under --virtual-local-rank; the board's slot is never shared.
         slot = environment.get("PHALANX_BOARD", "").rpartition(":")[2]
@@ -41,6 +43,11 @@ class Place:
 
 def here():
     return Place(os.environ, agent_fd() >= 0)
+
+
+def by_itself():
+    """As a rank that saves for itself, whatever others there are: the only one of its world."""
+    return Place({name: os.environ[name] for name in _JOB_IDS if name in os.environ})
 
 
 def is_together():
