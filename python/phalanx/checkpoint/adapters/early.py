@@ -6,6 +6,7 @@ import functools
 from torch.optim import Optimizer
 
 from phalanx.checkpoint import files, people
+from phalanx.checkpoint.copying import overlap
 from phalanx.checkpoint.ranks import place
 
 
@@ -82,16 +83,11 @@ class Early:
 
         setattr(target, name, step)
 
+    @overlap.untraced
     def _after_step(self, optimizer, arguments, named):
         self._optimizers = [each for each in self._optimizers if each is not optimizer]
         if not self._optimizers:
             self.now()
-
-
-# torch.compile must not trace into it: it waits for other ranks.
-Early._after_step._torchdynamo_disable = True
-Early._after_step._torchdynamo_disable_msg = None
-Early._after_step._torchdynamo_disable_recursive = True
 
 
 def torch_optimizer(optimizer):

@@ -283,6 +283,16 @@ def _install():
         os.register_at_fork(after_in_child=_forget_in_child)
 
 
+def untraced(function):
+    """For a hook of steps: torch.compile must not trace into it, since it is none of the graph's business what it does,
+    or waits for."""
+    function._torchdynamo_disable = True
+    function._torchdynamo_disable_msg = None
+    function._torchdynamo_disable_recursive = True
+    return function
+
+
+@untraced
 def _before_step(optimizer, args, kwargs):
     """Where the step has a closure, forward and backward pass are in there, as Lightning has it: what is copied is
     waited for behind it, before anything is written."""
@@ -334,12 +344,6 @@ def without_hooks(optimizer):
     finally:
         for table, hooks in zip(tables, kept):
             table.update(hooks)
-
-
-# torch.compile must not trace into the hook: it waits, and for what is none of the graph's business.
-_before_step._torchdynamo_disable = True
-_before_step._torchdynamo_disable_msg = None
-_before_step._torchdynamo_disable_recursive = True
 
 
 def _forget_in_child():
