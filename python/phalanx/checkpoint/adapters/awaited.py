@@ -13,11 +13,13 @@ import threading
 import torch
 
 from phalanx.checkpoint.adapters import published
+from phalanx.checkpoint.formats import several
 from phalanx.checkpoint.people import say
 
 KEPT = 2  # steps below: one more than is needed, so that a newer one does not end what is being put in its place
-_STORED_WAIT_S = 600
+STORED_WAIT_S = 600
 _RECORD = "awaited.json"
+_OF_SLURM = "hpc_ckpt"  # begins the names of what Lightning saves as Slurm takes the job away
 
 
 class Awaited:
@@ -65,7 +67,7 @@ class Awaited:
 
     def wait(self):
         """Until all that was saved is stored, or is known not to be. False where that takes longer than ten minutes."""
-        return self._checkpointer.finish_telling(_STORED_WAIT_S)
+        return self._checkpointer.finish_telling(STORED_WAIT_S)
 
     def forget(self, step):
         """It was not saved."""
@@ -86,6 +88,12 @@ class Awaited:
                 each["paths"] = [other for other in each["paths"] if other != path]
             if there:
                 self._write()
+
+    def make_way(self, path):
+        """The framework writes it itself, behind what is on its way there."""
+        if is_local(path):
+            self.drop(os.path.abspath(path))
+            unlink_shared(path)
 
     def _is_wanted(self, path):
         """It is not to go when it has come."""
@@ -230,6 +238,16 @@ def rng_of(rank):
 def is_local(path):
     """No URL, also none of local files."""
     return "://" not in os.fspath(path) and "::" not in os.fspath(path)
+
+
+def is_plain(path):
+    """A file of a step may lie there: a local one, whose name a file of a step may have."""
+    return is_local(path) and several.why_no_name(os.path.basename(path)) is None
+
+
+def is_of_slurm(path):
+    """Lightning saves it as Slurm takes the job away: who has asked for it waits for the file."""
+    return os.path.basename(path).startswith(_OF_SLURM)
 
 
 def unlink_shared(path):

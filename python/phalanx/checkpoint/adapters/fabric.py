@@ -129,7 +129,7 @@ class FlashCheckpoint:
         is_plain = storage_options is None and awaited.is_local(path)
         if not is_memory and not (is_whole and is_plain):
             self._tell_once(step, state)
-            self._drop(path)
+            self._make_way(path)
             return self._stock_save(path=path, state=state, storage_options=storage_options, filter=filter)
         is_again = self._handle is not None and self._handle.step == step
         if is_memory and is_again:
@@ -171,14 +171,12 @@ class FlashCheckpoint:
         """Of a step that was saved: the same file under another name, or Fabric's own where the state is another, or
         was saved to memory alone."""
         if self._place.rank == 0 and not (form == self._form and self._awaited.add_path(step, path)):
-            self._drop(path)
+            self._make_way(path)
             self._stock_io.save_checkpoint(converted, path)
 
-    def _drop(self, path):
-        """Behind what is on its way there."""
-        if self._place.rank == 0 and awaited.is_local(path):
-            self._awaited.drop(os.path.abspath(path))
-            awaited.unlink_shared(path)
+    def _make_way(self, path):
+        if self._place.rank == 0:
+            self._awaited.make_way(path)
 
     def _save(self, step, state, converted, path):
         if self._early is not None:

@@ -20,7 +20,6 @@ else:
 
 from phalanx.checkpoint import files
 from phalanx.checkpoint.adapters import awaited, early, published, restored, saver
-from phalanx.checkpoint.formats import several
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.people import say
 from phalanx.checkpoint.ranks import place
@@ -33,7 +32,6 @@ _AVERAGING = tuple(
     if hasattr(pl.callbacks, name)
 )
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
-_OF_SLURM = "hpc_ckpt"
 
 
 class FlashCheckpoint(pl.Callback):
@@ -161,16 +159,10 @@ class FlashCheckpoint(pl.Callback):
     def _save_checkpoint(self, trainer, stock, checkpoint, filepath, storage_options=None):
         """In place of the strategy's, on all ranks."""
         path, step = os.path.abspath(filepath), trainer.global_step
-        is_plain = (
-            storage_options is None
-            and awaited.is_local(filepath)
-            and several.why_no_name(os.path.basename(path)) is None
-        )
+        is_plain = storage_options is None and awaited.is_plain(filepath)
         is_first = self._place.rank == 0
         is_whole = "optimizer_states" in checkpoint  # of weights alone no training goes on
-        # Lightning saves it as Slurm takes the job away: who has asked for it waits for the file.
-        is_last = os.path.basename(path).startswith(_OF_SLURM)
-        if not self._trains or not is_plain or not is_whole or is_last:
+        if not self._trains or not is_plain or not is_whole or awaited.is_of_slurm(filepath):
             return self._save_as_ever(stock, checkpoint, filepath, storage_options)
         form = awaited.form(checkpoint) if is_first else None
         if self._saved_step == step:
@@ -196,9 +188,7 @@ class FlashCheckpoint(pl.Callback):
     def _save_as_ever(self, stock, checkpoint, filepath, storage_options=None):
         """By Lightning, before it returns: what is saved before the training or behind it is read at once."""
         if self._place.rank == 0:
-            self._awaited.drop(os.path.abspath(filepath))
-            if awaited.is_local(filepath):
-                awaited.unlink_shared(filepath)
+            self._awaited.make_way(filepath)
         return stock(checkpoint, filepath, storage_options)
 
     def _save(self, step, checkpoint, name, storage):

@@ -25,7 +25,7 @@ else:
 
 from phalanx.checkpoint import files
 from phalanx.checkpoint.adapters import awaited
-from phalanx.checkpoint.formats import several
+from phalanx.checkpoint.copying import overlap
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.people import say
 from phalanx.checkpoint.ranks import place
@@ -34,9 +34,7 @@ from phalanx.checkpoint.state import refuse
 _WHO = "phalanx.checkpoint.adapters.lightning_io"
 _BELOW = "_phalanx_io"
 _UNDER_WAY_MAX = 1  # behind which another save finds a slot
-_STORED_WAIT_S = 600
 _STEP_KEY = "global_step"  # of what a Trainer saves
-_OF_SLURM = "hpc_ckpt"
 _DECIDED = {"keep_last", "keep_every", "trackers", "layout", "weights_only", "archive", "archive_every"}
 
 
@@ -132,6 +130,7 @@ class FlashCheckpointIO(CheckpointIO):
             with contextlib.suppress(RuntimeError, TimeoutError):
                 self._wait_for_first_rank()
 
+    @overlap.untraced
     def _trains_again(self, *unused):
         self._is_over = False
 
@@ -147,11 +146,10 @@ class FlashCheckpointIO(CheckpointIO):
         return self._awaited is not None and self._pid == os.getpid()
 
     def _is_for_us(self, path):
-        name = os.path.basename(path)
-        is_plain = awaited.is_local(path) and several.why_no_name(name) is None and not os.path.isdir(path)
+        is_plain = awaited.is_plain(path) and not os.path.isdir(path)
         # A process of multiprocessing ends without what others do at their end.
         is_own = self._pid == os.getpid() and multiprocessing.parent_process() is None
-        return is_plain and is_own and not name.startswith(_OF_SLURM)
+        return is_plain and is_own and not awaited.is_of_slurm(path)
 
     def _open(self, folder):
         os.makedirs(folder, exist_ok=True)
@@ -172,7 +170,7 @@ class FlashCheckpointIO(CheckpointIO):
         """None: it is on its way."""
         while len(self._under_way) > _UNDER_WAY_MAX:
             with contextlib.suppress(TimeoutError):
-                self._under_way[0].wait_stored(timeout=_STORED_WAIT_S)
+                self._under_way[0].wait_stored(timeout=awaited.STORED_WAIT_S)
             self._under_way.popleft()
         # Behind the wait: a signal's handler may have saved meanwhile.
         step = self._step = max(_step_of(checkpoint), self._step + 1)
@@ -198,9 +196,9 @@ class FlashCheckpointIO(CheckpointIO):
         return handle.why if handle.is_over and not handle.is_sealed else None
 
     def _save_as_ever(self, checkpoint, path, storage_options):
-        if self._has_saved() and awaited.is_local(path):
-            self._awaited.drop(os.path.abspath(path))
-        if awaited.is_local(path):
+        if self._has_saved():
+            self._awaited.make_way(path)
+        elif awaited.is_local(path):
             awaited.unlink_shared(path)
         self._stock.save_checkpoint(checkpoint, path, storage_options)
 
@@ -214,16 +212,10 @@ class FlashCheckpointIO(CheckpointIO):
         names = [f"ended/{number}" for number in range(self._heard + 1, begun + 1)]
         try:
             if names:
-                store.wait(names, datetime.timedelta(seconds=_STORED_WAIT_S))
+                store.wait(names, datetime.timedelta(seconds=awaited.STORED_WAIT_S))
         except dist.DistStoreError:
             raise TimeoutError(_too_late("what rank 0 saves")) from None
         self._heard = begun
-
-
-# torch.compile must not trace into it.
-FlashCheckpointIO._trains_again._torchdynamo_disable = True
-FlashCheckpointIO._trains_again._torchdynamo_disable_msg = None
-FlashCheckpointIO._trains_again._torchdynamo_disable_recursive = True
 
 
 def _step_of(checkpoint):
@@ -254,7 +246,7 @@ def _begin_for_others():
 
 
 def _too_late(what):
-    return f"{_WHO}: {what} is not stored within {_STORED_WAIT_S} s"
+    return f"{_WHO}: {what} is not stored within {awaited.STORED_WAIT_S} s"
 
 
 class _Own(files.Checkpointer):
