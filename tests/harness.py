@@ -24,7 +24,7 @@ from share import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
-PATIENCE_S = 150.0  # a busy machine may import torch for 12 s, and some jobs do so six times
+PATIENCE_S = 300.0  # a busy machine may import torch for 30 s, and some jobs do so six times
 EXEC_PATIENCE_S = 5.0  # an exec that reads its program from a busy disk
 MARKER = "PHALANX_TEST_ID"
 NODE_MARKER = "PHALANX_TEST_NODE"

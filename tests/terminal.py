@@ -33,7 +33,7 @@ class Terminal:
         )
         os.close(theirs)
 
-    def wait_text(self, pattern, timeout_s=60, after=0):
+    def wait_text(self, pattern, timeout_s=150, after=0):
         """Waits until what was shown from position `after` on matches; returns the match."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -42,7 +42,7 @@ class Terminal:
                 return found
             assert self._read(deadline), f"waited in vain for {pattern!r} in:\n{self.text}"
 
-    def wait_end(self, timeout_s=60):
+    def wait_end(self, timeout_s=150):
         """The exit code; all that was shown is in `text`."""
         deadline = time.monotonic() + timeout_s
         while self._read(deadline):

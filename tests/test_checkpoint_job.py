@@ -124,7 +124,7 @@ def plan_kills(choose, lives, steps, world):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_losses_of_a_run_with_kills(make_job, directory, pytestconfig, choose):
     """They are those of one without, to the last bit, on both ranks. Each place of a death is met, with any seed."""
     kills = min(pytestconfig.getoption("--kills") or 6, 30)
@@ -646,7 +646,7 @@ FEW_SPOILS = ("a bit of the newest image", "the newest image is gone", "the cont
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "names",
     [

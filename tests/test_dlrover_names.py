@@ -119,7 +119,7 @@ def installed(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_the_wheel(installed, job):
     (wheel,) = installed.glob("*.whl")
     assert wheel.name == "phalanx_dlrover-0.1.0-py3-none-any.whl"

@@ -11,7 +11,7 @@ from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 from test_huggingface_checkpoint import losses, same, weights
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -15,7 +15,7 @@ from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 from test_huggingface_checkpoint import losses, weights
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize("script", ["hugging_face.py", "lightning_trainer.py"])

@@ -13,7 +13,7 @@ import torch
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 FILES = [
     *("config.json", "generation_config.json", "model.safetensors", "optimizer.pt", "rng_state_0.pth"),

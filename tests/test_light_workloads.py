@@ -74,7 +74,7 @@ def reasons(job):
 
 
 @both
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_deaths(job, script):
     """In one life after the other rank 1 dies, in each phase and in each way. It comes as far as planned, its peer no
     further than it can alone, and the last life is whole."""

@@ -20,8 +20,8 @@ from test_checkpoint_dcp import ready_before_first_save
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
-END_S = 200
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+END_S = 400
 UNCOMPILED = {"TORCHDYNAMO_DISABLE": 1}
 TRACKER = "latest_checkpointed_iteration.txt"
 

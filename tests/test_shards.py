@@ -54,7 +54,7 @@ def expect_all_done_once(job, shards):
     assert "all its shards are" in told(job)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_each_record_is_done_once_whoever_dies(job):
     """Two nodes of two ranks: a rank is killed, then the master, then a whole node, in whose place another comes."""
     words = ["light_shards.py", "--size=600", "--work-ms=10"]

@@ -32,7 +32,7 @@ def test_a_module_that_refuses_names_is_given_out():
     assert loads == [1]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_each_launch_compiles(tmp_path):
     (tmp_path / "train.py").write_text(COMPILES)
     env = {**clean_environment(), "XDG_STATE_HOME": str(tmp_path / "state")}
