@@ -1,16 +1,20 @@
 """phalanx.checkpoint.universal beside DeepSpeed's ds_to_universal.py, in environments of tools/deepspeeds.py: the same
 tensors, for any number of ranks, whole or not there at all, and a sentence for what cannot be converted."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
+import types
 
 import pytest
 import torch
 from harness import WORKLOADS, clean_environment
-from phalanx.checkpoint.universal import Refused, whole, zero
+from phalanx.checkpoint import universal
+from phalanx.checkpoint.adapters import universal_load
+from phalanx.checkpoint.universal import Refused, source, whole, zero
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 from test_deepspeed_checkpoint import COMPARE, END_S, NEW, OLD, deepspeeds, done, environment, run_python, start, states
@@ -518,3 +522,67 @@ def test_the_manifest_tells_what_is_whole(tmp_path):
     assert "No such file" in whole.why_not(str(tmp_path))
     path.write_bytes(path.read_bytes()[:-3])
     assert "is damaged" in whole.why_not(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["", "global_step100", "model.bin"])
+def test_what_is_no_universal_checkpoint_is_not_replaced(tmp_path, name):
+    """The run's own folder, the step's, a file."""
+    step = tmp_path / "global_step100"
+    step.mkdir()
+    (step / "mp_rank_00_model_states.pt").write_bytes(b"weights")
+    (tmp_path / "model.bin").write_bytes(b"weights")
+    with pytest.raises(Refused, match="is a file" if name == "model.bin" else "it is not replaced"):
+        universal.convert(step, tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == ["global_step100", "model.bin"]
+    assert os.listdir(step) == ["mp_rank_00_model_states.pt"]
+
+
+def test_what_a_file_system_without_exchange_has_put_aside_comes_back(tmp_path):
+    """Who replaced it was killed between its two renames."""
+    target = tmp_path / "ucp"
+    for name in (f"ucp.writing-{1:016x}", f"ucp.writing-{1:016x}.old", f"ucp.writing-{2:016x}"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / whole.NAME).write_text(name)
+    with universal._alone(str(target)):
+        assert (target / whole.NAME).read_text() == f"ucp.writing-{1:016x}.old"
+    assert os.listdir(tmp_path) == ["ucp"]
+
+
+def test_an_empty_file_is_refused_by_its_name(tmp_path):
+    (tmp_path / "mp_rank_00_model_states.pt").touch()
+    with pytest.raises(Refused, match=r"mp_rank_00_model_states\.pt is damaged: it is empty"):
+        source.identity(source.Folder(tmp_path), ["mp_rank_00_model_states.pt"])
+
+
+def engine_of(module, trained=()):
+    config = types.SimpleNamespace(load_universal_checkpoint=False)
+    return types.SimpleNamespace(module=module, _config=config, optimizer=types.SimpleNamespace(bit16_groups=[trained]))
+
+
+def test_each_load_has_a_conversion_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(universal, "convert", lambda given, folder, tracker, stage: os.makedirs(folder))
+    monkeypatch.setattr(universal_load, "_take_the_rest", lambda engine, folder: None)
+    outer = tmp_path / ".universal"
+    with contextlib.suppress(KeyError), universal_load.converted(engine_of(None), None, tmp_path, 1, "so") as killed:
+        raise KeyError  # what it leaves goes with the next
+    assert os.path.isdir(killed)
+    with universal_load.converted(engine_of(None), None, tmp_path, 1, "so") as one:
+        assert not os.path.exists(killed)
+        with universal_load.converted(engine_of(None), None, tmp_path, 1, "so") as other:
+            assert one != other and os.path.isdir(one) and os.path.isdir(other)
+        assert os.path.isdir(one) and not os.path.exists(other)
+    assert not outer.exists()
+
+
+def test_weights_that_no_optimizer_has_come_back(tmp_path):
+    """Though they are not frozen: DeepSpeed was given the head's alone."""
+
+    def model():
+        return torch.nn.ModuleDict({"backbone": torch.nn.Linear(2, 2), "head": torch.nn.Linear(2, 2)})
+
+    saved, engine_model = model(), model()
+    torch.save({"module": saved.state_dict()}, tmp_path / "mp_rank_00_model_states.pt")
+    head = engine_model["head"].weight.detach().clone()
+    universal_load._take_the_rest(engine_of(engine_model, list(engine_model["head"].parameters())), tmp_path)
+    assert torch.equal(engine_model["backbone"].weight, saved["backbone"].weight)
+    assert torch.equal(engine_model["head"].weight, head), "that is DeepSpeed's to load"

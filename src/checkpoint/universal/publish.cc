@@ -47,7 +47,11 @@ Result<Done> MoveIn(const std::string& draft, const std::string& target) {
   if (error != EINVAL && error != ENOSYS) return CallFailed(target, "rename", error);
   const std::string aside = draft + ".old";
   PHX_TRY_DONE(Rename(target, aside));
-  PHX_TRY_DONE(Rename(draft, target));
+  Result<Done> moved = Rename(draft, target);
+  if (!moved.ok()) {
+    PHX_TRY_DONE(Rename(aside, target));
+    return moved;
+  }
   return Rename(aside, draft);
 }
 

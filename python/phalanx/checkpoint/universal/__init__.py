@@ -8,18 +8,15 @@ ds_to_universal.py makes of a step of ZeRO 1, 2 or 3, file by file, in a moment 
 """
 
 import contextlib
-import errno
-import fcntl
 import os
 import shutil
 
-from phalanx.checkpoint.universal import native, source, whole, zero
+from phalanx.checkpoint.universal import alone, native, source, whole, zero
 from phalanx.checkpoint.universal.zero import Refused
 
 __all__ = ["TRACKER", "Refused", "convert", "wants_universal"]
 
 TRACKER = "latest_universal"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 _THREADS = 8  # mostly they wait for the disk
 
 
@@ -29,8 +26,8 @@ def convert(step, target, tracker=TRACKER, stage=None):
 
     `step`: the path of a folder global_stepN, or one of source.py; no file of it is written. `stage`: of ZeRO that is
     to load it, where it is not that which saved it: 1, also for 2, or 3. Others that convert to the same folder wait.
-    Refused: it cannot be converted here, in a sentence; OSError: it cannot be written. What was at `target` before is
-    as it was then."""
+    Refused: it cannot be converted here, in a sentence, or something else than a universal checkpoint is at `target`;
+    OSError: it cannot be written. What was at `target` before is as it was then."""
     given = source.Folder(step) if isinstance(step, (str, os.PathLike)) else step
     target = os.path.abspath(target)
     try:
@@ -40,6 +37,9 @@ def convert(step, target, tracker=TRACKER, stage=None):
 
 
 def _convert(given, target, tracker, stage):
+    why_not = _why_not_replaced(target)
+    if why_not is not None:
+        raise Refused(why_not)
     found = zero.step_of(given.names())
     stage = found.stage if stage is None else 3 if stage == 3 else 1
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -57,6 +57,22 @@ def _convert(given, target, tracker, stage):
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return True
+
+
+def _why_not_replaced(target):
+    """None: nothing is there, an empty folder, or a universal checkpoint, also one of DeepSpeed's."""
+    try:
+        names = os.listdir(target)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return f"{target} is a file: name a folder that is not there"
+    if not names or whole.NAME in names or "zero" in names:
+        return None
+    return (
+        f"{target} is there, and is no universal checkpoint, which would have {whole.NAME} or zero/: it is not "
+        "replaced. Name a folder that is not there"
+    )
 
 
 def wants_universal(folder):
@@ -81,11 +97,14 @@ def _alone(target):
     """While nobody else converts to that folder. What those have left there that were killed goes."""
     folder, name = os.path.split(target)
     path = os.path.join(folder, f".{name}.lock")
-    lock = _locked(path)
+    lock = alone.locked(path)
     try:
         for entry in os.listdir(folder):
             if entry.startswith(f"{name}.writing-"):
                 left = os.path.join(folder, entry)
+                if entry.endswith(".old") and not os.path.lexists(target):
+                    os.rename(left, target)  # killed between the two renames of a file system that has no exchange
+                    continue
                 shutil.rmtree(left, ignore_errors=True)
                 with contextlib.suppress(OSError):
                     os.unlink(left)
@@ -94,23 +113,6 @@ def _alone(target):
         with contextlib.suppress(FileNotFoundError):  # the trainer may remove the folder at any time
             os.unlink(path)
         os.close(lock)
-
-
-def _locked(path):
-    """A descriptor of the file, which is there and ours. File systems without locks are taken as they are."""
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                os.close(lock)
-                raise
-            return lock
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock), os.stat(path)):
-                return lock
-        os.close(lock)  # who had it before has removed it
 
 
 def _name(target, tracker):

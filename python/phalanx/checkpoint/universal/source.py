@@ -82,6 +82,8 @@ def identity(source, names):
     found = []
     for name in names:
         path, begin, length = source.place(name)
+        if length == 0:
+            raise zero.Refused(f"{name} is damaged: it is empty")
         end = min(length, _END_BYTES)
         found.append((name, length, zlib.crc32(memoryview(_bytes(path, begin + length - end, end).numpy()))))
     return found
