@@ -34,7 +34,7 @@ OTHERS = [(stage, version) for version in (OLD, NEW) for stage in (1, 2, 3) if (
 kinds = pytest.mark.parametrize(
     ("stage", "version"), [*KINDS, *(pytest.param(*kind, marks=pytest.mark.long) for kind in OTHERS)]
 )
-END_S = 200
+END_S = 400
 
 environment = functools.lru_cache(maxsize=None)(deepspeeds.prepare)
 
@@ -206,9 +206,12 @@ def test_a_step_that_is_saved_once_more_is_stored_once_more(make_job, directory)
     acts = ["--save=engine", "--load=none", "--twice-at=2", "--steps=2", directory, *stock]
     job = done(make_job(), directory, 2, NEW, *acts)
     wanted = states(job, "step", n=2)
-    folders = [os.readlink(directory / tag) for tag in ("global_step2", "again")]
-    assert folders[0] == "2" and folders[1].startswith("2."), folders
-    assert (directory / "latest").read_text() == "again"
+    folders = [os.readlink(directory / tag) for tag in ("global_step2", "again", "aside")]
+    assert folders[0] == "2" and folders[1].startswith("2.") and folders[2].startswith("2."), folders
+    assert len(set(folders)) == 3 and (directory / "latest").read_text() == "again"
+    assert os.listdir(directory / "final") == ["pytorch_model.bin"]
+    weights = torch.load(directory / "final" / "pytorch_model.bin")
+    assert sorted(weights) == job.found("weights")[0]["names"]
     assert states(job, "loaded", act=1, n=2, source="disk", note="again") == wanted
 
 

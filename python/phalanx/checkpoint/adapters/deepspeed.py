@@ -8,30 +8,21 @@ DeepSpeed reads (`latest`, <step>/mp_rank_00_model_states.pt, .., zero_to_fp32.p
 """
 
 import contextlib
-import errno
-import itertools
 import os
-import re
-import shutil
 import sys
 import tempfile
 import time
 
-import deepspeed
 import torch
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 from deepspeed.runtime.pipe.module import PipelineModule
 
-from phalanx.checkpoint.adapters import early, exact, universal_load, zero_files
+from phalanx.checkpoint.adapters import deepspeed_folder, early, exact, universal_load, zero_files
 from phalanx.checkpoint.handle import Storage
-from phalanx.checkpoint.people import say
 from phalanx.checkpoint.universal import source
 
-_LATEST = "latest"
-_SCRIPT = "zero_to_fp32.py"
-_TAG_BYTES_MAX = 256
-_STEP = re.compile(r"\d+(\.\d+)?\Z")  # the name of a folder of ours
-_OURS = ("manifest.json", ".unfinished", ".deleted.json")  # what a folder of ours has one of, also a damaged one
+_MODEL_STATES = "_model_states.pt"  # how one file at least of each step's ends
+_NOWHERE = "nowhere"  # where nothing is written
 
 
 class Checkpointer:
@@ -52,7 +43,7 @@ class Checkpointer:
         if why_not is not None:
             raise ValueError(f"phalanx.checkpoint: {why_not}")
         self.engine = engine
-        trackers = {_LATEST: None, **dict.fromkeys(settings.pop("trackers", ()))}
+        trackers = {deepspeed_folder.LATEST: None, **dict.fromkeys(settings.pop("trackers", ()))}
         self._files = Files(engine, directory, trackers=tuple(trackers), **settings)
         self.directory = self._files.directory
         self.source = None  # of the last load(): "memory", "disk" or None
@@ -98,7 +89,7 @@ class Checkpointer:
             return
         self._has_script = True
         with contextlib.suppress(OSError):
-            put_script(self.directory)
+            deepspeed_folder.put_script(self.directory)
 
     # --- restoring
 
@@ -149,9 +140,9 @@ class Checkpointer:
 
     def _tag_of_deepspeed(self):
         """The tag that `latest` names where DeepSpeed has written it, not we: None where we have, or nobody."""
-        tag = read_latest(self.directory)
+        tag = deepspeed_folder.read_latest(self.directory)
         folder = os.path.join(self.directory, tag or "")
-        is_ours = any(os.path.lexists(os.path.join(folder, name)) for name in _OURS)
+        is_ours = any(os.path.lexists(os.path.join(folder, name)) for name in deepspeed_folder.OURS)
         return tag if tag and os.path.isdir(folder) and not is_ours else None
 
     def _load_of_deepspeed(self, tag, how):
@@ -162,7 +153,9 @@ class Checkpointer:
         else:
             client_state = self._load_universal(source.Folder(folder), why_not, how)
         self.source = "disk"
-        self.why = f"{folder} is restored, which DeepSpeed has stored: {self.directory}/{_LATEST} names it"
+        self.why = (
+            f"{folder} is restored, which DeepSpeed has stored: {self.directory}/{deepspeed_folder.LATEST} names it"
+        )
         return client_state, self.engine.global_steps
 
     def _why_not_as_it_is(self, where, names):
@@ -223,13 +216,14 @@ class PhalanxCheckpointEngine(CheckpointEngine):
     Each save is one transaction. It waits until the step is on disk, since DeepSpeed then writes `latest` itself, and
     raises RuntimeError on all ranks where it will not be: Checkpointer.save() is what nobody has to wait for.
     <dir>/<tag> is a link to the step's folder; what DeepSpeed itself has left there is put aside. `save_dir` has to be
-    `directory`."""
+    `directory`. With `save_latest=False`, of which DeepSpeed 0.16 says nothing to us, `latest` names what it named.
+    What engine.save_16bit_model() writes is a file at its path, and no step."""
 
     def __init__(self, engine, directory, **settings):
         super().__init__()
         self.name = type(self).__name__
         self.checkpointer = Checkpointer(engine, directory, **settings)
-        self._content = None  # of the save under way
+        self._content = {}  # of the save under way, by paths
 
     def create(self, info):
         self._content = {}
@@ -240,39 +234,54 @@ class PhalanxCheckpointEngine(CheckpointEngine):
             os.makedirs(path, exist_ok=True)
 
     def save(self, state_dict, path):
-        place, name = os.path.split(os.path.abspath(path))
-        if os.path.dirname(place) != self.checkpointer.directory or self._content is None:
-            raise ValueError(
-                f"phalanx.checkpoint: {path} is to be saved; expected a file in a folder of "
-                f"{self.checkpointer.directory}, for which this PhalanxCheckpointEngine was made"
-            )
-        self._content[name] = state_dict
+        self._content[os.path.abspath(path)] = state_dict
 
     def commit(self, info):
-        tag = getattr(info, "tag", info)
-        content, self._content = self._content, None
-        self.checkpointer._early.saves()
-        ours = self.checkpointer._files
-        handle = ours.save_anew(self.checkpointer.engine.global_steps, content)
-        why = None
-        if not handle.wait_stored():
-            why = f"{tag} is not stored: {handle.why}"
-        elif ours.rank == 0:
-            why = self._why_not_linked(tag, handle.step)
-        why = _first_of_all(why)
+        content, self._content = self._content, {}
+        # Not every rank has files, and all are to come to the same.
+        of_ranks = _of_all((self._stray(content), any(path.endswith(_MODEL_STATES) for path in content)))
+        stray = next((path for path, _ in of_ranks if path is not None), None)
+        if not any(is_step for _, is_step in of_ranks):
+            why = _why_not_written(content)
+        elif stray is not None:
+            why = (
+                f"{stray} is to be saved; expected a file in a folder of {self.checkpointer.directory}, for which this "
+                "PhalanxCheckpointEngine was made"
+            )
+        else:
+            why = self._why_not_stored(info, {os.path.basename(path): state for path, state in content.items()})
+        why = next((each for each in _of_all(why) if each is not None), None)
         if why is not None:
             raise RuntimeError(f"phalanx.checkpoint: {why}")
         return True
 
-    def _why_not_linked(self, tag, step):
+    def _stray(self, content):
+        """One of the paths that is of no step in the directory, or None."""
+        steps = (path for path in content if os.path.dirname(os.path.dirname(path)) == self.checkpointer.directory)
+        return next(iter(content.keys() - set(steps)), None)
+
+    def _why_not_stored(self, info, content):
         """None: the tag leads to it."""
+        tag = getattr(info, "tag", info)
+        self.checkpointer._early.saves()
+        ours = self.checkpointer._files
+        latest = deepspeed_folder.read_latest(self.checkpointer.directory) if ours.rank == 0 else None
+        handle = ours.save_anew(self.checkpointer.engine.global_steps, content)
+        if not handle.wait_stored():
+            return f"{tag} is not stored: {handle.why}"
+        return self._why_not_linked(info, tag, handle.step, latest) if ours.rank == 0 else None
+
+    def _why_not_linked(self, info, tag, step, latest):
+        """`latest`: the tag in that file, before."""
         directory = self.checkpointer.directory
         try:
             # That of the highest sequence: the step may have been stored before, under another tag.
             folders = [stored.path for stored in self.checkpointer.steps() if stored.step == step]
             if not folders:
                 return f"{tag} leads to no step: {step} is not in {directory} any more"
-            _link(directory, tag, os.path.basename(folders[0]))
+            deepspeed_folder.link(directory, tag, os.path.basename(folders[0]))
+            if not getattr(info, "save_latest", True):
+                deepspeed_folder.put_latest(directory, latest)
         except (OSError, RuntimeError) as error:
             return f"step {step} is stored, and {tag} does not lead to it: {error}"
         return None
@@ -281,11 +290,26 @@ class PhalanxCheckpointEngine(CheckpointEngine):
         return torch.load(path, map_location=map_location, weights_only=False)
 
 
-def _first_of_all(why):
-    """What the first rank gives that gives not None. All ranks call it together."""
-    whys = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(whys, why)
-    return next((each for each in whys if each is not None), None)
+def _of_all(value):
+    """[what each rank gives]. All ranks call it together."""
+    values = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+def _why_not_written(content):
+    """None: each file is at its path, whole."""
+    for path, state in content.items():
+        draft = f"{path}.writing"
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            torch.save(state, draft)
+            os.replace(draft, path)
+        except (OSError, RuntimeError) as error:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+            return f"{path} is not written: {error}"
+    return None
 
 
 # --- what DeepSpeed gives and takes
@@ -294,15 +318,26 @@ def _first_of_all(why):
 def collect(engine, step, client_state=None, exclude_frozen_parameters=False):
     """{file name: state} of what engine.save_checkpoint() writes on this rank. All ranks call it together."""
     collecting = _Collecting()
-    with tempfile.TemporaryDirectory(prefix="phalanx-deepspeed-") as folder, _engine_of(engine, collecting):
+    # It writes nothing, and so needs no place: a full /tmp of one node would have its ranks raise alone.
+    with _engine_of(engine, collecting), _without_scripts(engine):
         engine.save_checkpoint(
-            folder,
+            _NOWHERE,
             tag=str(step),
             client_state=client_state or {},
             save_latest=False,
             exclude_frozen_parameters=exclude_frozen_parameters,
         )
     return collecting.content
+
+
+@contextlib.contextmanager
+def _without_scripts(engine):
+    """DeepSpeed copies its zero_to_fp32.py beside each step by itself."""
+    engine._copy_recovery_script = lambda save_path: None
+    try:
+        yield
+    finally:
+        del engine._copy_recovery_script
 
 
 class _Collecting(CheckpointEngine):
@@ -366,58 +401,6 @@ def _put_names(folder, names):
     for name in names:
         with open(os.path.join(folder, name), "xb"):
             pass
-
-
-# --- the directory
-
-
-def put_script(directory):
-    """DeepSpeed's zero_to_fp32.py, as engine.save_checkpoint() puts it there."""
-    source = os.path.join(os.path.dirname(deepspeed.__file__), "utils", _SCRIPT)
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=f".{_SCRIPT}.", delete=False) as file:
-        try:
-            with open(source, "rb") as script:
-                shutil.copyfileobj(script, file)
-            os.chmod(file.name, os.stat(source).st_mode | 0o100)
-            os.replace(file.name, os.path.join(directory, _SCRIPT))
-        except OSError:
-            os.unlink(file.name)
-            raise
-
-
-def read_latest(directory):
-    """The tag in <directory>/latest, or None."""
-    try:
-        with open(os.path.join(directory, _LATEST)) as file:
-            return file.read(_TAG_BYTES_MAX).strip() or None
-    except FileNotFoundError:
-        return None
-
-
-def _link(directory, tag, folder):
-    """<directory>/<tag> leads to <directory>/<folder>; links to steps that are deleted go. OSError."""
-    for entry in os.scandir(directory):
-        if entry.is_symlink() and _STEP.match(os.readlink(entry.path)) and not os.path.exists(entry.path):
-            os.unlink(entry.path)
-    if tag == folder:
-        return
-    path, made = os.path.join(directory, tag), os.path.join(directory, f".{tag}.new")
-    if os.path.lexists(path) and not os.path.islink(path):
-        _put_aside(path)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(made)
-    os.symlink(folder, made)
-    os.replace(made, path)
-
-
-def _put_aside(path):
-    """What DeepSpeed itself has made there, all of it or the half."""
-    if any(os.path.lexists(os.path.join(path, name)) for name in _OURS):
-        raise FileExistsError(errno.EEXIST, "it is the folder of another step", path)
-    names = (f"{path}.before-phalanx{number or ''}" for number in itertools.count())
-    aside = next(name for name in names if not os.path.lexists(name))
-    os.rename(path, aside)
-    say(f"{path} was there before, and is {aside} now")
 
 
 # --- the engine
