@@ -12,6 +12,8 @@
 #include <mutex>
 #include <utility>
 
+#include "wire/renewals.h"
+
 namespace phalanx::wire {
 namespace {
 
@@ -71,14 +73,16 @@ class RenewedFromFiles final : public grpc::ServerCredentials {
   grpc_ssl_certificate_config_reload_status Renew(grpc_ssl_server_certificate_config** config) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const Stamps now = StampsOf(files_);
-    if (now == seen_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+    if (!renewals_.AreDue(now)) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const StatusOr<Identity> identity = ReadIdentity(files_, Side::kMaster);
-    seen_ = now;
     if (identity.ok()) {
+      renewals_.Take(now);
       *config = ConfigOf(*identity);
       return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
     }
-    if (on_warning_) on_warning_(fmt::format("{}; what was there before goes on to count", Message(identity.status())));
+    if (renewals_.Refuse(now) && on_warning_) {
+      on_warning_(fmt::format("{}; what was there before goes on to count", Message(identity.status())));
+    }
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
   }
 
@@ -86,7 +90,7 @@ class RenewedFromFiles final : public grpc::ServerCredentials {
   const std::function<void(const std::string&)> on_warning_;
   grpc_server_credentials* credentials_ = nullptr;
   std::mutex mutex_;
-  Stamps seen_;  // nothing yet
+  Renewals<Stamps> renewals_;
 };
 
 }  // namespace

@@ -107,6 +107,7 @@ CORES = (
     "src/base/traceback_text.*",
     "src/base/utf8.*",
     "src/wire/node_key.*",
+    "src/wire/renewals.h",
     "src/checkpoint/disk/manifest.*",
     "src/checkpoint/host/request.*",
     "src/checkpoint/disk/archive.*",
