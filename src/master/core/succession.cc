@@ -289,16 +289,20 @@ bool IsHerald(const JobState& job, const v1::Hello& hello) {
   return hello.only_tells() && job.IsCalled(hello.job_id());
 }
 
-bool MayHerald(const JobState& job, const v1::Hello& hello) {
-  if (!IsHerald(job, hello)) return true;
-  const std::string& node_id = hello.node_id();
+bool IsNodeOf(const JobState& job, const std::string& node_id) {
   const Electorate& voters = job.voters;
-  const bool begun = job.round || job.last_round || voters.confirmed.nodes() > 0 || voters.told.nodes() > 0;
-  if ((!begun && !job.candidacy) || job.session_of.contains(node_id)) return true;
+  if (job.session_of.contains(node_id)) return true;
   if (voters.confirmed.known().contains(node_id) || voters.told.known().contains(node_id)) return true;
   return job.candidacy && std::ranges::any_of(job.candidacy->early, [&node_id](const auto& early) {
            return early.second.message.hello().node_id() == node_id;
          });
+}
+
+bool MayHerald(const JobState& job, const v1::Hello& hello) {
+  if (!IsHerald(job, hello)) return true;
+  const Electorate& voters = job.voters;
+  const bool begun = job.round || job.last_round || voters.confirmed.nodes() > 0 || voters.told.nodes() > 0;
+  return (!begun && !job.candidacy) || IsNodeOf(job, hello.node_id());
 }
 
 void SendOn(Turn& turn, const Event& event) {

@@ -74,6 +74,8 @@ bool StepsAside(Turn& turn, const AgentAttached& e);
 bool KnowsBetter(Turn& turn, const AgentAttached& e);
 // It does not join, and hears nothing; its stream stays open.
 bool IsHerald(const JobState& job, const v1::Hello& hello);
+// Whether it is here, or among those that trained last.
+bool IsNodeOf(const JobState& job, const std::string& node_id);
 // Whether one in clear is believed in that, if it is one: it is a node of this job, here or among those that trained
 // last. Its id is its own (wire/node_key.h). Anybody else who reaches an open master would send all nodes wherever he
 // likes. A master whose job has not begun knows of none, and believes everybody: it may have come in the place of one

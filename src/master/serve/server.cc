@@ -468,7 +468,13 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
         fmt::format("one at {} tells of another master, and is no node of this one", session.peer()));
     return Tell(session.id(), RefusedFor("only a node of this job may tell of another master"));
   }
-  Feed(AttachedOf(session.id(), message, PeerAddress(session.peer())));
+  v1::AgentMessage believed = message;
+  if (!role && state_.moved_to && !message.hello().only_tells() && !IsNodeOf(state_, message.hello().node_id())) {
+    // It is sent on like everybody, and not where it says.
+    believed.mutable_hello()->clear_master();
+    believed.mutable_hello()->clear_term();
+  }
+  Feed(AttachedOf(session.id(), believed, PeerAddress(session.peer())));
   endpoint_->OnHello(state_, session.id(), message.hello());
   if (state_.nodes.contains(session.id()) || state_.candidacy || message.hello().only_tells()) {
     attendance_.any_agent = true;

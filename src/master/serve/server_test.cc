@@ -256,6 +256,19 @@ TEST(Server, WhereAnotherMasterIsOnlyNodesOfAnOpenJobMayTell) {
   again.Send(herald(again));
   v1::MasterMessage told = a.NextDecision();
   EXPECT_EQ(told.refused().moved_to().address(), "10.9.9.9") << told.ShortDebugString();
+
+  // Nor by coming as a node, now that this master sends all on.
+  v1::AgentMessage lie = herald(stranger);
+  lie.mutable_hello()->set_only_tells(false);
+  lie.mutable_hello()->set_term(1'000);
+  lie.mutable_hello()->mutable_master()->set_address("10.6.6.6");
+  TestAgent liar(server.address(), "c", nothing);
+  liar.Send(lie);
+  EXPECT_EQ(liar.NextDecision().refused().moved_to().address(), "10.9.9.9");
+  TestAgent late(server.address(), "d", nothing);
+  late.Hello();
+  told = late.NextDecision();
+  EXPECT_EQ(told.refused().moved_to().address(), "10.9.9.9") << told.ShortDebugString();
 }
 
 // One order a directory comes of one report, before any of them is written.
