@@ -378,6 +378,7 @@ class Stepper {
     }
     s_.candidate = true;
     s_.moved_on = false;
+    s_.endpoint_start_at = std::exchange(s_.master_start_at, kNever);  // that would be in the place of this one
     // No two of them, and no two tries, are of one term.
     const uint64_t known = std::max(s_.search.term, s_.search.moved_term);
     const uint64_t term = known + s_.take_overs++ * kMostSuccessors + *turn + 1;
@@ -393,6 +394,7 @@ class Stepper {
     s_.search.own.clear();
     s_.search.next = 0;
     s_.moved_on = true;
+    s_.master_start_at = std::exchange(s_.endpoint_start_at, kNever);
     if (s_.attached) return;
     Do(Say{fmt::format("the master that this node had started has ended: {}", why)}, "it was not elected");
     // One after the other, so that they do not share the voices: a candidate gives up after some seconds.
@@ -440,7 +442,7 @@ class Stepper {
       search.before = before;
       if (!own) {
         if (!s_.candidate) s_.moved_on = true;
-        s_.master_start_at = kNever;
+        s_.master_start_at = s_.endpoint_start_at = kNever;
         if (!s_.candidate) search.own.clear();
       }
       Do(Say{fmt::format("the job's master is at {} now; the one at {} was lost", search.dialled, before)},

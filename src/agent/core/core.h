@@ -291,6 +291,7 @@ struct CoreState {
   Instant master_welcomed_at = kNever;  // when the embedded one that lives welcomed this node first
   int master_starts_in_vain = 0;
   Instant master_start_at = kNever;
+  Instant endpoint_start_at = kNever;  // the same of the endpoint's, while this node would take another one's place
 
   MasterSearch search;               // where it is looked for
   bool up = false;                   // a stream is open

@@ -539,6 +539,30 @@ TEST_F(AgentCore, AMasterThatHasSentItOnIsNotTheJobsWhenItIsStartedAgain) {
   EXPECT_EQ(All<RestartMaster>().front().term, 0U) << "who tells it of the other one has a later term";
 }
 
+// The endpoint's, that has died, is not started in the place of the master that this node would have elected.
+TEST_F(AgentCore, WhatSendsCallersOnIsNotStartedWhileItsNodeTakesTheMastersPlace) {
+  state_.options.max_nodes = 2;
+  Begin begin{kMasterAddress, 0};
+  begin.hosts_master = true;
+  On(begin);
+  state_.moved_on = true;
+  On(MasterChildDied{"SIGKILL"});
+  const Instant due = state_.master_start_at;
+  ASSERT_EQ(due, now_ + kMasterTriedAgainMs);
+  state_.search.successors.add_places()->set_node_id(state_.options.node_id);
+  state_.search.address = "10.0.0.2:4000";
+  state_.was_attached = true;
+  state_.take_over_at = now_;
+  On(Tick{});
+  ASSERT_TRUE(Has<TakeOver>());
+  now_ = due;
+  On(Tick{});
+  EXPECT_FALSE(Has<RestartMaster>());
+  On(MasterChildDied{"it was not elected"});
+  On(Tick{});
+  EXPECT_TRUE(Has<RestartMaster>()) << "who comes to the endpoint looks there again";
+}
+
 TEST_F(AgentCore, AMasterThatDiesYoungIsGivenUpInTheEnd) {
   Attach();
   RunRound(1);

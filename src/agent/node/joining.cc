@@ -167,7 +167,7 @@ void NodeAgent::Do(const joining::StartMaster& action) {
     if (!fit.ok()) return Feed(joining::MasterNotReady{false, Message(fit)});
   }
   MakeMaster();
-  master_place_ = {action.bind_address, action.port};
+  master_place_ = endpoint_place_ = {action.bind_address, action.port};
   const Status started = master_->Start(config_, env_, master_place_, {});
   if (!started.ok()) Feed(joining::MasterNotReady{false, Message(started)});
 }
@@ -195,7 +195,7 @@ void NodeAgent::Do(const joining::TellMasterDied& action) { Feed(MasterChildDied
 
 void NodeAgent::Do(const joining::Join& action) {
   const auto& [host, port] = action;
-  master_place_.port = port;
+  master_place_.port = endpoint_place_.port = port;
   const std::string address = JoinHostPort(host, port);
   const Status prepared = PrepareAddress(host, port);
   if (!prepared.ok()) return Feed(MasterChildFailed{Message(prepared)});

@@ -550,8 +550,10 @@ void NodeAgent::Do(const WantSpares& action) { supervisor_->WantSpares(action.co
 void NodeAgent::Do(const KillStrays&) { supervisor_->KillStrays(); }
 
 void NodeAgent::Do(const RestartMaster& action) {
-  const Status started =
-      master_->Start(config_, env_, master_place_, {true, !core_.search.own.empty(), action.term, 0, "", false});
+  // The endpoint's is no elected one, and has its own place.
+  const bool is_elected = !core_.moved_on && !core_.search.own.empty();
+  if (!is_elected) master_place_ = endpoint_place_;
+  const Status started = master_->Start(config_, env_, master_place_, {true, is_elected, action.term, 0, "", false});
   if (!started.ok()) Feed(MasterChildDied{Message(started)});
 }
 

@@ -213,6 +213,7 @@ class NodeAgent {
   std::unique_ptr<DeviceProbe> probe_;
   std::unique_ptr<EmbeddedMaster> master_;
   MasterPlace master_place_;
+  MasterPlace endpoint_place_;  // of the first master, where this node has started that
   std::unique_ptr<wire::MasterLink> link_;
   ReservedPort successor_place_;            // port 0: this node hosts no master in another's place
   std::unique_ptr<PresencePort> presence_;  // null: as well
