@@ -142,7 +142,10 @@ uint64_t FreeMemoryBytes(const std::string& path) {
 
 Status MakeSlotFiles(const std::vector<SlotFile>& files) {
   for (const SlotFile& file : files) {
-    Status made = MakeSlotFile(file);
+    // Whoever has planned it has looked as well, and others have been made since.
+    const bool has_room = file.bytes <= FreeMemoryBytes(fs::path(file.path).parent_path());
+    Status made = has_room ? MakeSlotFile(file)
+                           : absl::ResourceExhaustedError(fmt::format("there is no memory for {} bytes", file.bytes));
     if (made.ok()) continue;
     for (const SlotFile& each : files) unlink(each.path.c_str());
     return made;

@@ -140,7 +140,8 @@ TEST_F(MemoryTest, WhatDoesNotFitIsRefusedAndLeavesNothing) {
   const auto plan = memory_->Plan(dir_, "0", uint64_t{1} << 44, 3, 0);
   ASSERT_FALSE(plan.ok());
   EXPECT_THAT(Message(plan.status()), HasSubstr("are free"));
-  EXPECT_FALSE(MakeSlotFiles({{0, 1, root_ + "/a", kBytes}, {1, 1, root_ + "/b", uint64_t{1} << 44}}).ok());
+  const Status made = MakeSlotFiles({{0, 1, root_ + "/a", kBytes}, {1, 1, root_ + "/b", uint64_t{1} << 44}});
+  EXPECT_THAT(Message(made), HasSubstr("there is no memory for 17592186044416 bytes")) << "before any is taken";
   EXPECT_FALSE(fs::exists(root_ + "/a"));
   EXPECT_FALSE(fs::exists(root_ + "/b"));
 }
