@@ -160,6 +160,15 @@ TEST_F(Persist, RemovesWhatADeadWriterLeftAndNothingElse) {
   EXPECT_THAT(OnTheWay(), testing::ElementsAre("110-rank_33.pt.0123456789abcdef", "115-rank_3.pt.0000456789abcdef"));
 }
 
+TEST(Recycled, OnlyWhereNoOtherNodeReadsUnseen) {
+  for (const uint64_t of_this_machine : {0xef53, 0x58465342, 0x01021994, 0x794c7630}) {
+    EXPECT_TRUE(LeasesCountAllReaders(of_this_machine)) << of_this_machine;  // ext4, XFS, tmpfs, overlayfs
+  }
+  for (const uint64_t other : {0x0bd00bd0, 0x65735546, 0x6969, 0x00c36400}) {
+    EXPECT_FALSE(LeasesCountAllReaders(other)) << other;  // Lustre, FUSE, NFS, Ceph
+  }
+}
+
 TEST_F(Persist, WritesOverARecycledFile) {
   Commit("110", Text(1, kBytes));
   const ino_t before = Inode("run/110/rank_3.pt");

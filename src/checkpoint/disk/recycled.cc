@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,9 +29,16 @@ std::optional<uint64_t> RecyclableBytes(const std::string& path) {
   return static_cast<uint64_t>(info.st_size);
 }
 
+bool CountsAllReaders(const std::string& path) {
+  struct statfs info {};
+  return statfs(path.c_str(), &info) == 0 && LeasesCountAllReaders(static_cast<uint64_t>(info.f_type));
+}
+
 // A program may still read the old step, mapped even: the kernel grants a lease only where nobody else has the file
 // open.
 bool IsOursAlone(int fd) {
+  struct statfs info {};
+  if (fstatfs(fd, &info) != 0 || !LeasesCountAllReaders(static_cast<uint64_t>(info.f_type))) return false;
   fcntl(fd, F_SETSIG, SIGURG);  // the default signal of a lease that is asked back would end us
   return fcntl(fd, F_SETLEASE, F_WRLCK) == 0 && fcntl(fd, F_SETLEASE, F_UNLCK) == 0;
 }
@@ -54,6 +63,13 @@ uint64_t RemoveUnfit(const std::string& folder, const std::vector<Shard>& shards
 
 }  // namespace
 
+bool LeasesCountAllReaders(uint64_t file_system) {
+  constexpr uint64_t kXfs = 0x58465342, kZfs = 0x2fc12fc1, kBcachefs = 0xca451a4e;
+  constexpr uint64_t kLocal[] = {EXT4_SUPER_MAGIC,      kXfs, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC,
+                                 OVERLAYFS_SUPER_MAGIC, kZfs, kBcachefs};
+  return std::ranges::find(kLocal, file_system) != std::end(kLocal);
+}
+
 StatusOr<Draft> MakeShardDraft(const std::string& dir, const std::string& step_name, const std::string& file,
                                uint64_t bytes) {
   PHX_ASSIGN_OR_RETURN(Draft draft, Draft::Make(dir, step_name, file));
@@ -72,7 +88,7 @@ StatusOr<Draft> MakeShardDraft(const std::string& dir, const std::string& step_n
 
 Status Recycle(const std::string& dir, const std::string& step_name, const std::vector<Shard>& shards) {
   const std::string folder = Folder(dir);
-  const bool may = shards.size() <= kRecycledMax && MakeFolder(folder).ok();
+  const bool may = shards.size() <= kRecycledMax && CountsAllReaders(dir) && MakeFolder(folder).ok();
   uint64_t room = 0;
   for (const Shard& shard : shards) room += shard.bytes;
   const uint64_t kept = RemoveUnfit(folder, shards);

@@ -12,6 +12,10 @@
 
 namespace phalanx::checkpoint {
 
+// Whether a lease on a file says that no other program anywhere has it open: of a file system of this machine alone, by
+// statfs()'s f_type. Others (Lustre, FUSE) are granted one where another node reads the file.
+bool LeasesCountAllReaders(uint64_t file_system);
+
 // A draft that is a recycled file of that size, where there is one that nobody else holds, else a new one.
 StatusOr<Draft> MakeShardDraft(const std::string& dir, const std::string& step_name, const std::string& file,
                                uint64_t bytes);
