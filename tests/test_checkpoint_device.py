@@ -658,6 +658,35 @@ def test_a_handler_may_save_within_a_save(agent, make_slow, tmp_path, monkeypatc
         assert handle.wait_committed() and checkpointer.load()[1] == (2 if handles[0].why else 90)
 
 
+@needs_overlap
+@pytest.mark.parametrize("device_is", ["here", "slow"])
+@pytest.mark.parametrize("waits", ["for the copy", "in a step", "for the commit"])
+def test_a_handler_may_close_within_a_wait(agent, make_slow, tmp_path, monkeypatch, device_is, waits):
+    """The slots are gone when that goes on."""
+    if device_is == "slow":
+        make_slow()
+    checkpointer = Checkpointer(tmp_path / "run")
+    training = Training("cpu", checkpointer)
+    assert training.save().wait_committed()
+    gate, wait_copied = threading.Event(), native.Slots.wait_copied
+
+    def wait_late(slots, *until):
+        if threading.current_thread() is not threading.main_thread():
+            gate.wait(PATIENCE_S)
+        return wait_copied(slots, *until)
+
+    monkeypatch.setattr(native.Slots, "wait_copied", wait_late)
+    before_the_copy(monkeypatch, lambda: gate.wait(PATIENCE_S))
+    handle = training.save()
+    closed = []
+    before = signal.signal(signal.SIGALRM, lambda *_: (gate.set(), closed.append(checkpointer.close())))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    {"for the copy": checkpointer.wait, "in a step": training.step, "for the commit": handle.wait_committed}[waits]()
+    signal.signal(signal.SIGALRM, before)
+    assert closed == [None], "within it"
+    assert handle.is_sealed, handle.why
+
+
 def test_a_handler_may_close_within_a_save(agent, make_slow, tmp_path, monkeypatch):
     """The slots stay until the save is over."""
     driver = make_slow(late_s=0.05)

@@ -126,7 +126,8 @@ def library():
 
 
 class Slots:
-    """A rank's slots behind one control page. One thread at a time."""
+    """A rank's slots behind one control page. One thread at a time. A signal handler may close them within any other
+    call: nothing is under way any more when that goes on."""
 
     def __init__(self, control_path, epoch):
         self._library = library()
@@ -167,11 +168,13 @@ class Slots:
         return self._library.phx_ckpt_slot_data(self._handle, slot)
 
     def filled(self):
-        self._library.phx_ckpt_filled(self._handle)
+        if self._handle:
+            self._library.phx_ckpt_filled(self._handle)
 
     def give_up(self, record):
         """That record was written while it was copied: the image is not to be sealed."""
-        self._library.phx_ckpt_give_up(self._handle, record)
+        if self._handle:
+            self._library.phx_ckpt_give_up(self._handle, record)
 
     def wait_copied(self, until_ns=None):
         """Until time.monotonic_ns() is that at most: the outcome's state is COPYING then."""
@@ -186,6 +189,8 @@ class Slots:
         return self._library.phx_ckpt_notify_error(self._handle)
 
     def _checked(self, function, *arguments):
+        if not self._handle:
+            raise Failure(BROKEN, "the slots are closed")
         text = ctypes.create_string_buffer(_TEXT_BYTES)
         code = function(self._handle, *arguments, text, _TEXT_BYTES)
         if code < 0:
@@ -193,7 +198,9 @@ class Slots:
         return code
 
     def _outcome(self, function, *arguments):
-        outcome = Outcome()
+        outcome = Outcome(state=NOTHING)
+        if not self._handle:
+            return outcome
         code = function(self._handle, *arguments, ctypes.byref(outcome))
         if code < 0:
             raise Failure(code, "the copy's outcome cannot be asked for")
