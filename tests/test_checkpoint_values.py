@@ -5,7 +5,8 @@ import struct
 import zlib
 
 import pytest
-from phalanx.checkpoint.state import shared_values
+from phalanx.checkpoint import ddp
+from phalanx.checkpoint.state import per_rank, shared_values
 from phalanx.checkpoint.state.per_rank import PerRank
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
@@ -80,3 +81,9 @@ def test_a_difference_is_told_once_with_its_name_and_ranks(job, directory, kind,
     assert re.search(said, told[0]), told
     assert len(rows(job, "checkpoint-differs")) == 1
     assert {event["n"] for event in job.found("saved")} == {1, 2, 3, 4}
+
+
+def test_a_rank_has_its_own_of_what_the_leader_has_none_of():
+    own = {"seen": per_rank.saved(3), "rest": per_rank.saved(4)}
+    found = ddp._with_own({"seen": per_rank.saved(1), "step": 7}, own)
+    assert found == {"seen": per_rank.saved(3), "step": 7, "rest": per_rank.saved(4)}

@@ -88,4 +88,6 @@ def _with_own(state, own):
                 state[key] = True
             elif per_rank.is_saved(value):
                 state[key] = per_rank.saved(None)
+    for key in own.keys() - state.keys():  # the rank that has saved the shared state had none of that name
+        state[key] = own[key]
     return state
