@@ -1,6 +1,7 @@
 """Checkpoints without phalanx-run: under torchrun, and in a Python of its own. The host is the real one."""
 
 import contextlib
+import datetime
 import json
 import os
 import signal
@@ -16,8 +17,8 @@ torch = pytest.importorskip("torch")
 
 from harness import WORKLOADS, ckpt, clean_environment  # noqa: E402
 from phalanx._bootstrap import memory  # noqa: E402
-from phalanx.checkpoint import Checkpointer, Storage, ddp  # noqa: E402
-from phalanx.checkpoint.formats import named  # noqa: E402
+from phalanx.checkpoint import Checkpointer, PerRank, Storage, dcp, ddp  # noqa: E402
+from phalanx.checkpoint.formats import framed, named  # noqa: E402
 from phalanx.checkpoint.ranks import together  # noqa: E402
 
 KINDS = ("full", "ddp", "dcp")
@@ -278,6 +279,39 @@ def test_a_disk_that_refuses_costs_the_save(no_agent, tmp_path):
         (tmp_path / "run").unlink()
         (tmp_path / "run").mkdir()
         assert checkpointer.save(2, state_of(2), storage=Storage.DISK).wait_stored()
+
+
+def test_a_device_without_room_for_a_copy_costs_the_save(no_agent, tmp_path, monkeypatch):
+    def full(tensor):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    with Checkpointer(tmp_path, layout="safetensors") as checkpointer:
+        with monkeypatch.context() as patched:
+            patched.setattr(framed.Part, "of", full)
+            handle = checkpointer.save(1, state_of(1), storage=Storage.DISK)
+        assert not handle.wait_stored() and "CUDA out of memory" in handle.why
+        assert checkpointer.save(2, state_of(2), storage=Storage.DISK).wait_stored()
+
+
+def test_what_is_a_ranks_own_may_be_of_any_kind_with_dcp(no_agent, tmp_path):
+    day = datetime.date(2026, 1, 1)
+    with dcp.Checkpointer(tmp_path, weights_only=False) as checkpointer:
+        state = {"model": torch.nn.Linear(2, 2), "seen": PerRank(day)}
+        assert checkpointer.save(1, state, storage=Storage.DISK).wait_stored()
+        state["seen"].value = None
+        assert checkpointer.load(state) == 1
+        assert state["seen"].value == day
+
+
+def test_dcp_keeps_no_memory_of_what_is_saved(no_agent, tmp_path):
+    model = torch.nn.Linear(2, 2)
+    storage = model.weight.untyped_storage()
+    before = sys.getrefcount(storage)
+    with dcp.Checkpointer(tmp_path) as checkpointer:
+        for step in (1, 2):
+            assert checkpointer.save(step, {"model": model}, storage=Storage.DISK).wait_stored()
+        checkpointer.wait()
+        assert sys.getrefcount(storage) == before
 
 
 def test_a_state_that_grows_is_stored_on(no_agent, tmp_path):

@@ -339,6 +339,9 @@ class Checkpointer:
             try:
                 self._writer.finish()
                 write()
+            except torch.cuda.OutOfMemoryError as error:
+                # A tensor with gaps is copied to be described.
+                self._writer.give_up(handle, f"rank {self._here.rank}: {error}")
             except BaseException as error:
                 # The others do not wait for this rank's part, and hear why there is none.
                 why = str(error) if isinstance(error, Exception) else type(error).__name__

@@ -273,7 +273,7 @@ class Checkpointer(shared_out.Checkpointer):
     def _restore_own(self, state, packed):
         data = packed.numpy().tobytes()
         length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-        values = torch.load(io.BytesIO(data[_LENGTH_BYTES : _LENGTH_BYTES + length]), weights_only=True)
+        values = torch.load(io.BytesIO(data[_LENGTH_BYTES : _LENGTH_BYTES + length]), weights_only=self.weights_only)
         for key, value in values.items():
             if rng.is_captured(value):
                 rng.restore(value)

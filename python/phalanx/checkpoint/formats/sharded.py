@@ -216,16 +216,17 @@ class File:
 
     def __init__(self, assignment, forms):
         self._items, self._forms = assignment.items, forms
-        self._image = None
+        self._frame = None  # framed.Image, without memory: what is saved is kept alive by its copy alone
+        self._sizes = None  # of its records
         self._values = {}  # fqn -> (what its frame is made up of, where that lies)
 
     def image(self, local):
         """Of what `local` holds now. It is to be used up before the next is asked for: they share their frame."""
-        if self._image is not None:
+        if self._frame is not None:
             try:
-                return self._made(local, self._image.without_memory())
+                return self._made(local, self._frame.without_memory())
             except _Otherwise:
-                self._image = None
+                self._frame = None
         return self._made(local, framed.Image())
 
     def _made(self, local, image):
@@ -234,14 +235,14 @@ class File:
                 self._add_value(image, local.value(index.fqn), index.fqn, at, length)
             else:
                 self._add_tensor(image, local.tensor(index), index.fqn, at, length)
-        if self._image is not None and image.sizes != self._image.sizes:
+        if self._frame is not None and image.sizes != self._sizes:
             raise _Otherwise
-        self._image = image
+        self._frame, self._sizes = image.without_memory(), image.sizes
         return image
 
     def _add_tensor(self, image, tensor, fqn, at, length):
         part = [framed.Part.of(tensor)]
-        if self._image is not None:
+        if self._frame is not None:
             return image.add_memory(part)
         item = self._forms.tensor(tensor.shape, tensor.dtype)
         if item.length != length:
@@ -255,7 +256,7 @@ class File:
         if item.length > length:
             raise Outgrown(fqn)
         made_of = len(item.frame), item.records, item.patches
-        if self._image is None:
+        if self._frame is None:
             self._values[fqn] = made_of, image.add(at, item, value.storages)
             return
         expected, begin = self._values[fqn]
