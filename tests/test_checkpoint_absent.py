@@ -9,12 +9,17 @@ from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
 
 
+def long(value):
+    """The same path as the other row's, in another kind of image."""
+    return pytest.param(value, marks=pytest.mark.long)
+
+
 def run(job, directory, who, kind):
     node = job.node(0, "saving_alone.py", directory, who, kind, nnodes="1", nproc=2, flags=["--redirects=3"])
     assert node.wait() == 0, job.story()
 
 
-@pytest.mark.parametrize("kind", ["full", "ddp"])
+@pytest.mark.parametrize("kind", ["full", long("ddp")])
 def test_only_one_rank_has_a_checkpointer(job, directory, kind):
     run(job, directory, "makes", kind)
     (waited,) = job.found("waited")
@@ -23,7 +28,7 @@ def test_only_one_rank_has_a_checkpointer(job, directory, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["full", "ddp"])
+@pytest.mark.parametrize("kind", [long("full"), "ddp"])
 def test_only_one_rank_saves(job, directory, kind):
     run(job, directory, "saves", kind)
     (waited,) = job.found("waited")
@@ -32,7 +37,7 @@ def test_only_one_rank_saves(job, directory, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["full", "ddp"])
+@pytest.mark.parametrize("kind", ["full", long("ddp")])
 def test_only_one_rank_saves_a_later_step(job, directory, kind):
     run(job, directory, "later", kind)
     (waited,) = job.found("waited")
@@ -66,7 +71,7 @@ def test_a_wait_that_is_over_names_the_ranks_of_its_node(job, directory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", [["later", "ddp"], ["saves", "full", "--stored"]], ids=["memory", "disk"])
+@pytest.mark.parametrize("what", [["later", "ddp"], long(["saves", "full", "--stored"])], ids=["memory", "disk"])
 def test_ranks_of_another_node_that_do_not_save(job, directory, what):
     """They are waited for, by a wait that is given no timeout, for five minutes: here 31 s. The save counts when they
     have come to it after all."""
@@ -96,7 +101,7 @@ def share(job, directory, what, kind):
     return found[0]["why"], found[1]["why"]
 
 
-@pytest.mark.parametrize("kind", ["dcp", "files"])
+@pytest.mark.parametrize("kind", ["dcp", long("files")])
 def test_one_rank_alone_saves_what_all_share(job, directory, kind):
     """The first step: both hear it, the late one at once."""
     for why in share(job, directory, "saves", kind):
@@ -114,7 +119,7 @@ def test_one_rank_alone_saves_a_later_step_of_what_all_share(job, directory):
     assert missing in late, late
 
 
-@pytest.mark.parametrize("kind", ["dcp", "files"])
+@pytest.mark.parametrize("kind", [long("dcp"), "files"])
 def test_a_late_rank_does_not_plan_alone(job, directory, kind):
     """The state is another one, which ranks plan together: it must not wait for the one that has given up."""
     first, late = share(job, directory, "changed", kind)
@@ -127,7 +132,7 @@ def test_one_rank_alone_takes_a_writer(job, directory):
         assert "rank 1 has not come to save() or prepare() of step 10 within 3 s" in why, why
 
 
-@pytest.mark.parametrize("kind", ["dcp", "files"])
+@pytest.mark.parametrize("kind", ["dcp", long("files")])
 def test_behind_saves_that_a_rank_never_comes_to_all_save_together(job, directory, kind):
     """Not one that it is late for: the ranks have not voted equally often."""
     run_two_nodes(job, directory, "skip", kind, script="sharing_alone.py")

@@ -1,5 +1,6 @@
 """Checkpoints without phalanx-run: under torchrun, and in a Python of its own. The host is the real one."""
 
+import concurrent.futures
 import contextlib
 import datetime
 import json
@@ -20,25 +21,44 @@ from phalanx._bootstrap import memory  # noqa: E402
 from phalanx.checkpoint import Checkpointer, PerRank, Storage, dcp, ddp  # noqa: E402
 from phalanx.checkpoint.formats import framed, named  # noqa: E402
 from phalanx.checkpoint.ranks import together  # noqa: E402
+from share import free_port  # noqa: E402
 
 KINDS = ("full", "ddp", "dcp")
 TORCHRUN = str(Path(sys.executable).parent / "torchrun")
 SHM = Path("/dev/shm")
 
 
-def run(*words, command=(TORCHRUN, "--standalone"), nproc=2, expect=0):
-    """What the ranks of a whole job have said: [event of JSON]."""
-    words = [*command, f"--nproc-per-node={nproc}", WORKLOADS / "without_agent.py", *words]
-    done = subprocess.run(
-        [str(word) for word in words],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        # Else a restarted rank may read keys of the one that died (pytorch#135712).
-        env={**clean_environment(), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-    )
-    assert (done.returncode == 0) == (expect == 0), done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"ev"')]
+def run(*words, command=None, nproc=2, expect=0):
+    """What the ranks of a whole job have said: [event of JSON]. `command`: what starts them; None: each is started by
+    itself, as Slurm does, which costs no launcher that imports torch as well."""
+    words = [WORKLOADS / "without_agent.py", *words]
+    # Else a restarted rank may read keys of the one that died (pytorch#135712).
+    env = {**clean_environment(), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    if command is not None:
+        starts = [([*command, f"--nproc-per-node={nproc}"], env)]
+    else:
+        env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+        env.update(WORLD_SIZE=str(nproc), LOCAL_WORLD_SIZE=str(nproc))
+        starts = [([sys.executable], {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(nproc)]
+    ends = [
+        subprocess.Popen(
+            [str(word) for word in (*before, *words)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=own,
+        )
+        for before, own in starts
+    ]
+    try:
+        with concurrent.futures.ThreadPoolExecutor(len(ends)) as pool:
+            said = list(pool.map(lambda process: process.communicate(timeout=240), ends))
+    finally:
+        for process in ends:
+            process.kill()
+    codes = [process.returncode for process in ends]
+    assert any(codes) == (expect != 0), said
+    return [json.loads(line) for out, _ in said for line in out.splitlines() if line.startswith('{"ev"')]
 
 
 def told(events, event, kind):
@@ -82,7 +102,8 @@ def test_what_torchrun_saves_the_next_run_goes_on_from(tmp_path):
     """Nobody waits for the last save, and the script destroys its group and ends: it is stored all the same. Then under
     phalanx-run, and once more without. Three Checkpointers, one of each kind."""
     kinds = ",".join(KINDS)
-    begun = run(kinds, tmp_path, "load disk:10 disk:20", "--keep-last=1")
+    torchrun = (TORCHRUN, "--standalone")
+    begun = run(kinds, tmp_path, "load disk:10 disk:20", "--keep-last=1", command=torchrun)
     for kind in KINDS:
         assert {rank: each[0]["step"] for rank, each in told(begun, "loaded", kind).items()} == {0: 0, 1: 0}
         steps = ckpt("ls", tmp_path / kind)["steps"]

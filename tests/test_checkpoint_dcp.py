@@ -62,7 +62,7 @@ def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(job, tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tp_dp", "hsdp"])
+@pytest.mark.parametrize("kind", ["tp_dp", long("hsdp")])
 def test_a_mesh_of_two_dimensions_over_two_nodes(job, tmp_path, kind):
     """TP on each node and FSDP across them, or two replicas of two shards: back from memory behind a kill, and from
     disk by stock DCP, on the same mesh and on another one."""
@@ -109,8 +109,8 @@ def check_that_nothing_is_written_twice(folder):
 @pytest.mark.parametrize(
     ("kind", "worlds"),
     [
-        *(("fsdp2", (1, 3)), ("fsdp1", (3,)), ("dtensor", (3,))),
-        *(long("fsdp1", (1,)), long("hsdp", (1,)), long("hsdp", (3,)), long("dtensor", (1,))),
+        ("fsdp2", (1, 3)),
+        *(long(kind, (world,)) for kind in ("fsdp1", "hsdp", "dtensor") for world in (1, 3)),
     ],
 )
 def test_what_is_on_disk_is_read_by_stock_dcp_in_any_world(job, tmp_path, kind, worlds):

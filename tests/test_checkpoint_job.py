@@ -842,7 +842,7 @@ def test_the_master_dies(hanging_disk, job, point):
 
 @pytest.mark.slow
 @pytest.mark.timeout(36_000)
-@pytest.mark.parametrize("kind", ["full", "ddp"])
+@pytest.mark.parametrize("kind", [pytest.param("full", marks=pytest.mark.long), "ddp"])
 def test_kills_anywhere_in_saving(job, directory, pytestconfig, choose, kind):
     """SIGKILL by a timer of the kernel, somewhere in or behind a save, of one of two ranks: each life restores the
     newest step that any rank was promised, or a later one, the same on both, whole.

@@ -60,7 +60,7 @@ def end(job, nodes):
     assert [each.wait() for each in nodes] == [143] * len(nodes), job.story()
 
 
-@pytest.mark.parametrize("rank", [0, NODES - 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(NODES - 1, marks=pytest.mark.long)])
 def test_the_others_go_on_from_memory_at_its_last_step(job, tmp_path, rank):
     nodes = start(job, tmp_path / "run")
     wait_saves(job)

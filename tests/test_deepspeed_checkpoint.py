@@ -29,12 +29,15 @@ from phalanx.checkpoint.adapters import zero_files  # noqa: E402
 from tools import deepspeeds  # noqa: E402
 
 OLD, _, NEW = deepspeeds.VERSIONS
-KINDS = [(1, OLD), (3, NEW)]
-OTHERS = [(stage, version) for version in (OLD, NEW) for stage in (1, 2, 3) if (stage, version) not in KINDS]
-kinds = pytest.mark.parametrize(
-    ("stage", "version"), [*KINDS, *(pytest.param(*kind, marks=pytest.mark.long) for kind in OTHERS)]
-)
+KINDS = [(stage, version) for version in (OLD, NEW) for stage in (1, 2, 3)]
 END_S = 400
+
+
+def kinds(*short):
+    """Of ZeRO and DeepSpeed: all of them, those that are not `short` in long runs."""
+    others = [pytest.param(*kind, marks=pytest.mark.long) for kind in KINDS if kind not in short]
+    return pytest.mark.parametrize(("stage", "version"), [*short, *others])
+
 
 environment = functools.lru_cache(maxsize=None)(deepspeeds.prepare)
 
@@ -105,7 +108,7 @@ def run_python(version, *line):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@kinds
+@kinds((3, NEW))
 def test_what_one_stores_the_other_loads(make_job, tmp_path, stage, version):
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     acts = ["--save=stock", "--load=none", "--steps=4", ours, "--steps=4", "--disk-every=2"]
@@ -130,7 +133,7 @@ def test_what_one_stores_the_other_loads(make_job, tmp_path, stage, version):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@kinds
+@kinds((1, OLD))
 def test_a_killed_rank_goes_on_from_memory_as_if_nothing_had_been(make_job, tmp_path, request, stage, version):
     steps = 14
     rng = random.Random(request.config.option.seed)
@@ -330,10 +333,10 @@ def test_the_lines_of_the_documentation_run_and_resume(make_job, tmp_path):
     no_build = 'deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False\n'
     lines = first.replace("import torch\n", f"import torch\n{no_build}", 1) + second
     script.write_text(lines.replace("/data/run7", str(run)).replace("1000", "20"))
-    command = [str(environment(NEW) / "bin" / "phalanx-run"), "--standalone", "--nproc-per-node=2"]
+    command = [str(environment(NEW) / "bin" / "phalanx-run"), "--standalone", "--nproc-per-node=2", "--no-warm"]
     for said in ("from step 0, 0 seen", "from step 20, 80 seen"):
         job = make_job()
-        node = job.run(script, command=command, env={"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""})
+        node = job.run(script, command=command, env={**deepspeeds.ON_CPU, "CUDA_VISIBLE_DEVICES": ""})
         assert node.wait(END_S) == 0, job.story()
         assert node.stdout.count(said) == 2, job.story()
     assert (run / "latest").read_text() == "global_step20"

@@ -105,7 +105,7 @@ def test_the_lines_of_the_page_run_and_resume(job, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [(), ("--modules",)])
+@pytest.mark.parametrize("how", [(), pytest.param(("--modules",), marks=pytest.mark.long)])
 def test_the_example_of_fsdp(make_job, directory, tmp_path, how):
     straight = make_job()
     assert start(straight, "dlrover_fsdp.py", tmp_path / "straight", *how).wait() == 0, straight.story()

@@ -17,15 +17,19 @@ from phalanx.checkpoint.adapters import universal_load
 from phalanx.checkpoint.universal import Refused, source, whole, zero
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
-from test_deepspeed_checkpoint import COMPARE, END_S, NEW, OLD, deepspeeds, done, environment, run_python, start, states
-
-KINDS = [(stage, version) for version in (OLD, NEW) for stage in (1, 2, 3)]
-
-
-def kinds(*short):
-    """Of ZeRO and DeepSpeed: all of them, those that are not `short` in long runs."""
-    others = [pytest.param(*kind, marks=pytest.mark.long) for kind in KINDS if kind not in short]
-    return pytest.mark.parametrize(("stage", "version"), [*short, *others])
+from test_deepspeed_checkpoint import (
+    COMPARE,
+    END_S,
+    NEW,
+    OLD,
+    deepspeeds,
+    done,
+    environment,
+    kinds,
+    run_python,
+    start,
+    states,
+)
 
 
 def with_jobs(test):
@@ -193,7 +197,7 @@ def assert_same(run_there, version, one, other, names):
 
 
 @with_jobs
-@kinds((2, OLD), (3, NEW))
+@kinds((2, OLD))
 def test_it_is_what_deepspeed_makes_of_it(make_job, tmp_path, copy_saved, convert, run_there, stage, version):
     groups = 2 if stage < 3 else 1  # of ZeRO 3 the older script takes the first group alone
     copy_saved(stage, version, groups)(make_job, tmp_path)
