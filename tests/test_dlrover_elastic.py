@@ -146,6 +146,15 @@ def test_iter_step_counts_the_loop_or_goes_on():
         sampler.state_dict(9, 4)
 
 
+def test_frameworks_take_it_for_a_distributed_sampler():
+    """Lightning puts any other into a DistributedSampler of its own: each rank then trains on a part of its part."""
+    sampler = ElasticDistributedSampler(range(7), 3, 1)
+    assert isinstance(sampler, torch.utils.data.DistributedSampler)
+    assert (sampler.num_samples, sampler.total_size) == (3, 9)
+    sampler.load_state_dict({"completed_num": 4, "epoch": 0})
+    assert (sampler.num_samples, sampler.total_size) == (1, 3) == (len(list(sampler)), 3)
+
+
 def test_a_state_of_another_dataset_is_refused():
     sampler = ElasticDistributedSampler(range(10), 1, 0)
     with pytest.raises(ValueError, match="completed_num is 11 and the dataset has 10 samples"):

@@ -4,7 +4,7 @@ import math
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler
 
 from dlrover.offered import BETTER, getter
 
@@ -19,15 +19,19 @@ REFUSED = {"ElasticBatchSampler": "use ElasticDistributedSampler in an ElasticDa
 __getattr__ = getter(__name__, REFUSED)
 
 
-class ElasticDistributedSampler(Sampler):
+class ElasticDistributedSampler(DistributedSampler):
     """The order of an epoch is that of `seed` and epoch alone, whatever the world. A position in it is a number of
     samples, over all ranks, so that ranks of another world go on from there.
 
     As of torch's DistributedSampler: call set_epoch() before each epoch for another order. At the end the ranks are
     given the same number of samples: by samples from the epoch's beginning, or with `drop_last` without the last ones.
+
+    It is one for isinstance(), too: frameworks put a sampler that is none into one of their own, which shares out a
+    second time what each rank is given. Methods and numbers are this class's.
     """
 
     def __init__(self, dataset, num_replicas=None, rank=None, shuffle=True, seed=0, drop_last=False):
+        # Not that of torch, whose numbers are those of a whole epoch alone.
         is_together = dist.is_available() and dist.is_initialized()
         if (num_replicas is None or rank is None) and not is_together:
             raise RuntimeError(
@@ -60,6 +64,16 @@ class ElasticDistributedSampler(Sampler):
         """Samples that each rank is given in the next iteration."""
         left = len(self.dataset) - self._begins_at
         return left // self.num_replicas if self.drop_last else math.ceil(left / self.num_replicas)
+
+    @property
+    def num_samples(self):
+        """As len()."""
+        return len(self)
+
+    @property
+    def total_size(self):
+        """Of all ranks in the next iteration."""
+        return len(self) * self.num_replicas
 
     def __iter__(self):
         count = len(self)
