@@ -249,6 +249,36 @@ def test_micro_batches_make_a_step(group, monkeypatch, tmp_path):
     assert torch.allclose(net.weight.grad, torch.ones(1, 3)), "without it a micro batch is a batch"
 
 
+@pytest.mark.parametrize("zero_grad", ["before", "behind"])
+def test_a_step_behind_the_block_is_held_back_as_in_it(group, monkeypatch, zero_grad):
+    """A rank that steps by its own gradients, which no_sync() leaves to it alone, is not as the others are."""
+    monkeypatch.setenv("NODE_NUM", "2")
+    net = torch.nn.Linear(3, 1, bias=False)
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    trainer = trainers.ElasticTrainer(model)
+    optimizer, scheduler = trainer.prepare(inner, torch.optim.lr_scheduler.StepLR(inner, 1, 0.5))
+    weights = net.weight.detach().clone()
+    for number in range(4):
+        if zero_grad == "before":
+            optimizer.zero_grad()
+        with trainer.step(fix_total_batch_size=True):
+            model(torch.full((1, 3), float(number))).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        if zero_grad == "behind":
+            optimizer.zero_grad()
+        weights -= {1: 0.5, 3: 0.5 * 2.5}.get(number, 0.0)  # learning rate 1, then 0.5, and the mean of two
+        assert torch.allclose(net.weight, weights), number
+    with trainer.step(fix_total_batch_size=True):
+        model(torch.ones(1, 3)).sum().backward()
+    scheduler.step()
+    assert scheduler.get_last_lr() == [0.25], "within a batch"
+    trainer.reset()
+    scheduler.step()
+    assert scheduler.get_last_lr() == [0.125], "between epochs"
+
+
 def test_a_scaler_takes_the_optimizer(group, monkeypatch):
     monkeypatch.setenv("NODE_NUM", "2")
     net = torch.nn.Linear(3, 1, bias=False)

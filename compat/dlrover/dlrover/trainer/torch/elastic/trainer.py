@@ -88,7 +88,8 @@ class ElasticTrainer:
             self._is_inside = False
 
     def reset(self):
-        """At the beginning of an epoch. What is accumulated of a batch that the last one has left is dropped."""
+        """At the beginning of an epoch, or at the end of the last. What is accumulated of a batch that the last one has
+        left is dropped, and step() counts until the next micro batch."""
         if self._made:
             for optimizer in self._optimizers:
                 optimizer.inner.zero_grad()
@@ -142,8 +143,9 @@ class ElasticTrainer:
 
     @property
     def ends_batch(self):
-        """Whether step() counts. Outside of a micro batch nothing is held back."""
-        return self._is_last or not self._is_inside
+        """Whether the micro batch under way, or the last one behind its block, ends a step of the optimizer: step()
+        counts. The same on all ranks."""
+        return self._is_last
 
     @property
     def has_accumulated(self):
