@@ -294,6 +294,36 @@ def test_a_scaler_takes_the_optimizer(group, monkeypatch):
     assert net.weight.grad is None
 
 
+@pytest.mark.parametrize("zero_grad", ["before", "behind"])
+def test_gradients_are_unscaled_once_a_batch(group, monkeypatch, zero_grad):
+    """Also behind a batch that a GradScaler leaves out."""
+    monkeypatch.setenv("NODE_NUM", "2")
+    net = torch.nn.Linear(1, 1, bias=False)
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    torch.nn.init.zeros_(net.weight)
+    trainer = trainers.ElasticTrainer(model)
+    optimizer = trainer.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for value, expected in [(1.0, 0.0), (3.0, -2.0), (float("inf"), -2.0), (1.0, -2.0), (1.0, -2.0), (3.0, -4.0)]:
+        with trainer.step(fix_total_batch_size=True):
+            if zero_grad == "before":
+                optimizer.zero_grad()
+            scaler.scale(model(torch.full((1, 1), value)).sum()).backward()
+            if trainer.ends_batch:
+                scaler.step(optimizer)
+                scaler.update()
+            if zero_grad == "behind":
+                optimizer.zero_grad()
+        assert net.weight.item() == expected
+    assert scaler.get_scale() == 512.0
+    refused = r"where micro batch 1 of 2 is under way.*below `if trainer\.ends_batch:`"
+    with pytest.raises(RuntimeError, match=refused), trainer.step(fix_total_batch_size=True):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(1, 1)).sum()).backward()
+        scaler.step(optimizer)
+    assert net.weight.grad.item() == 256.0, "scaled, as it was"
+
+
 def test_what_cannot_be_shared_out(group, monkeypatch):
     net = torch.nn.Linear(3, 1)
     trainer = trainers.ElasticTrainer(net)

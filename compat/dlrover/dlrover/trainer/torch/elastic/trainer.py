@@ -1,6 +1,7 @@
 """Keeps the batch of all ranks together the same when there are fewer of them: each makes more micro batches a step."""
 
 import contextlib
+import functools
 import json
 import os
 import time
@@ -50,6 +51,7 @@ class ElasticTrainer:
         self._is_inside = False  # step()
         self._is_last = True  # the micro batch under way ends a step of the optimizer
         self._divides = False  # gradients are divided by hooks
+        self._reached = set()  # parameters that had a gradient in this micro batch, where they are divided
         self._reported_s = None
 
     def prepare(self, optimizer, lr_scheduler=None):
@@ -69,6 +71,7 @@ class ElasticTrainer:
             self._must_accumulate()
         self._made += 1
         self._is_last = self._made == count
+        self._reached.clear()
         for optimizer in self._optimizers:
             optimizer.begins_micro_batch()
         with self._inside(), contextlib.nullcontext() if self._is_last else self.model.no_sync():
@@ -132,10 +135,11 @@ class ElasticTrainer:
             self._divides = True
             for parameter in self.model.parameters():
                 if parameter.requires_grad:
-                    parameter.register_hook(self._share)
+                    parameter.register_hook(functools.partial(self._share, parameter))
 
-    def _share(self, gradient):
+    def _share(self, parameter, gradient):
         """Of one micro batch, in the mean over the batch."""
+        self._reached.add(parameter)
         count = self.gradient_accumulation_steps
         return None if count == 1 else gradient / count
 
@@ -148,9 +152,17 @@ class ElasticTrainer:
         return self._is_last
 
     @property
+    def where(self):
+        return f"micro batch {self._made} of {self.gradient_accumulation_steps} is under way"
+
+    @property
     def has_accumulated(self):
         """Gradients of earlier micro batches of this batch."""
         return self._made > (1 if self._is_inside else 0)
+
+    def has_reached(self, parameters):
+        """Whether any of them had a gradient in this micro batch."""
+        return any(parameter in self._reached for parameter in parameters)
 
 
 def _most_ranks(world):
@@ -168,14 +180,23 @@ def _most_ranks(world):
 class _Optimizer(torch.optim.Optimizer):
     """What a script calls in the place of its optimizer. Its state, groups and hooks are those of `inner`."""
 
-    _step_supports_amp_scaling = False  # a GradScaler then unscales before step()
-
     def __init__(self, trainer, inner):  # not that of torch: there is nothing of its own
         self._trainer, self.inner = trainer, inner
         self._has_stepped = False  # in this micro batch, held back or not
 
     def begins_micro_batch(self):
         self._has_stepped = False
+
+    @property
+    def _step_supports_amp_scaling(self):
+        """What a GradScaler's step() asks first. False: it unscales before ours. RuntimeError within a batch: it would
+        unscale what earlier micro batches have left, and its update() would change the scale of this rank alone."""
+        if self._trainer.ends_batch:
+            return False
+        raise RuntimeError(
+            f"phalanx-dlrover: a GradScaler steps the optimizer where {self._trainer.where}, and would unscale "
+            "gradients before all have come; expected unscale_(), step() and update() below `if trainer.ends_batch:`"
+        )
 
     def __getattr__(self, name):
         if name == "inner":
@@ -204,9 +225,12 @@ class _Optimizer(torch.optim.Optimizer):
         self.inner.load_state_dict(state_dict)
 
     def zero_grad(self, set_to_none=True):
-        """Of a whole batch: called before each backward(), or behind each step()."""
+        """Of a whole batch: called before each backward(), or behind each step(), which the script, or a GradScaler for
+        a gradient that is not finite, may have left out."""
         trainer = self._trainer
-        may = trainer.ends_batch if self._has_stepped else not trainer.has_accumulated
+        parameters = (parameter for group in self.param_groups for parameter in group["params"])
+        is_behind = self._has_stepped or trainer.has_reached(parameters)
+        may = trainer.ends_batch if is_behind else not trainer.has_accumulated
         if may:
             self.inner.zero_grad(set_to_none=set_to_none)
 
