@@ -97,8 +97,9 @@ def test_the_lines_of_the_page_run_and_resume(job, tmp_path):
         )
         node = job.standalone(script, flags=["--max-restarts=0"], env=with_compat())
         assert node.wait() == 0, job.story()
+        assert torch.load(tmp_path / "run" / "checkpoint-100.pt")["step"] == 100, "it ends right behind that save"
+        assert "is not stored" not in node.stderr, node.stderr
     assert node.stdout.count("went 100 105") == 2, node.stdout
-    assert torch.load(tmp_path / "run" / "checkpoint-100.pt")["step"] == 100
 
 
 # --- 3.1.4.2
@@ -144,6 +145,16 @@ def test_a_save_without_an_agent(tmp_path):
     assert torch.load(tmp_path / "one.pt")["w"].tolist() == [1.0] * 3
     with_path.close()
     assert ddp.DdpCheckpointer(str(tmp_path / "c")).load_checkpoint()["w"].tolist() == [1.0] * 3
+
+
+def test_saves_to_memory_do_not_end_the_wait_for_disk(tmp_path):
+    """The state takes its time on the way to disk."""
+    checkpointer, state = ddp.DdpCheckpointer(str(tmp_path / "c")), {"w": torch.ones(32 << 20, dtype=torch.uint8)}
+    checkpointer.save_checkpoint(1, state, str(tmp_path / "one.pt"))
+    checkpointer.save_checkpoint(2, state, str(tmp_path / "two.pt"), storage_type=StorageType.MEMORY)
+    checkpointer.wait_latest_checkpoint(timeout=60)
+    assert (tmp_path / "one.pt").exists() and not (tmp_path / "two.pt").exists()
+    checkpointer.close()
 
 
 def test_shards_of_one_state_are_refused(tmp_path):

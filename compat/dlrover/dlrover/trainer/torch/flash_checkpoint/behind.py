@@ -19,17 +19,19 @@ class Behind(checkpointer.Checkpointer):
     def __init__(self, made, strategy, file=None):
         """`strategy`: a deletion strategy or None; `file`: that in a step's folder which a save's path names."""
         self._checkpointer = made
+        made.waits_at_exit = True  # what is stored last has its name before the script ends
         self._saver = saver.Saver(made)  # one to disk waits until the one before is stored: none takes its place
         self._own = retention.Own(strategy, made)
         self._paths = None if file is None else paths.Paths(made, file, thins_out=strategy is None)
-        self._last = None  # the newest handle
+        self._last = self._last_to_disk = None  # the newest handles
         if file is not None and _is_first() and os.path.isdir(made.directory):
             self._behind_store(None)
 
     def wait_latest_checkpoint(self, timeout=1800):
-        """Until the last save is on disk, under its path, or will not be."""
-        if self._last is not None and self._last.storage is Storage.DISK:
-            self._last.wait_stored(timeout)
+        """Until the last save to disk is there, under its path, or will not be, also where saves to memory came behind
+        it. TimeoutError."""
+        if self._last_to_disk is not None:
+            self._last_to_disk.wait_stored(timeout)
             self._checkpointer.finish_telling(timeout)
 
     def close(self):
@@ -46,12 +48,15 @@ class Behind(checkpointer.Checkpointer):
             Storage.DISK if is_to_disk else Storage.MEMORY,
             self._on_stored if is_to_disk and _is_first() else None,
         )
+        if self._last.storage is Storage.DISK:
+            self._last_to_disk = self._last
 
     def _on_stored(self, result):
         if result.stored:
             self._behind_store(result.step)
         else:
-            _say(f"step {result.step} of {self._checkpointer.directory} is not stored: {result.why}")
+            yet = " yet" if result.may_come else ""  # the next life gives it its name
+            _say(f"step {result.step} of {self._checkpointer.directory} is not stored{yet}: {result.why}")
 
     def _behind_store(self, step):
         try:

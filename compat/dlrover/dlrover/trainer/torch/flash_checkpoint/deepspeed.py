@@ -29,7 +29,7 @@ class DeepSpeedCheckpointer(checkpointer.Checkpointer):
         """`comm_backend` and `save_timeout` are not needed."""
         self._checkpointer = adapter.Checkpointer(engine, checkpoint_dir, **retention.settings(deletion_strategy))
         self._own = retention.Own(deletion_strategy, self._checkpointer)
-        self._last = None
+        self._last_to_disk = None  # handle
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, storage_type=StorageType.DISK):
         """`tag`: None or a number; `latest` is written with every step on disk."""
@@ -42,7 +42,9 @@ class DeepSpeedCheckpointer(checkpointer.Checkpointer):
         step = None if tag is None else int(tag)
         storage = Storage.DISK if storage_type is StorageType.DISK else Storage.MEMORY
         told = self._on_stored if storage is Storage.DISK and place.here().rank == 0 else None
-        self._last = self._checkpointer.save(client_state, storage=storage, step=step, on_stored=told)
+        handle = self._checkpointer.save(client_state, storage=storage, step=step, on_stored=told)
+        if handle.storage is Storage.DISK:
+            self._last_to_disk = handle
 
     def load_checkpoint(
         self,
@@ -67,9 +69,10 @@ class DeepSpeedCheckpointer(checkpointer.Checkpointer):
         return (os.path.join(load_dir, str(step)), client_state) if self._checkpointer.source else (None, None)
 
     def wait_latest_checkpoint(self, timeout=1800):
-        """Until the last save is on disk, or will not be."""
-        if self._last is not None and self._last.storage is Storage.DISK:
-            self._last.wait_stored(timeout)
+        """Until the last save to disk is there, or will not be, also where saves to memory came behind it.
+        TimeoutError."""
+        if self._last_to_disk is not None:
+            self._last_to_disk.wait_stored(timeout)
 
     def _on_stored(self, result):
         if result.stored:
