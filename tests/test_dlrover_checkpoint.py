@@ -147,6 +147,25 @@ def test_a_save_without_an_agent(tmp_path):
     assert ddp.DdpCheckpointer(str(tmp_path / "c")).load_checkpoint()["w"].tolist() == [1.0] * 3
 
 
+def test_paths_by_the_default_name_of_dlrover(tmp_path):
+    """<checkpoint_dir>/<step>/rank_N.pt, where a step has the part of a rank and no more."""
+    checkpointer, names = ddp.DdpCheckpointer(str(tmp_path)), {2: "rank_0.pt", 3: "mine.pt", 4: "main.pt"}
+    for step in range(1, 6):
+        path = str(tmp_path / str(step) / names[step]) if step in names else ""
+        checkpointer.save_checkpoint(step, {"step": step, "w": torch.ones(3)}, path)
+        checkpointer.wait_latest_checkpoint()
+    checkpointer.close()
+    assert torch.load(tmp_path / "3" / "mine.pt")["step"] == 3, "its folder stays, in which it lies"
+    for step in range(1, 6):
+        for rank in (0, 7):
+            loaded = ddp.DdpCheckpointer(str(tmp_path)).load_checkpoint(str(tmp_path / str(step) / f"rank_{rank}.pt"))
+            assert loaded["step"] == step and loaded["w"].tolist() == [1.0] * 3
+    for step in (5, 4, 3, 2, 1):
+        assert ddp.DdpCheckpointer(str(tmp_path)).load_checkpoint()["step"] == step, "whole"
+        assert checkpointer._checkpointer.delete(step)
+    assert ddp.DdpCheckpointer(str(tmp_path)).load_checkpoint() == {}
+
+
 def test_saves_to_memory_do_not_end_the_wait_for_disk(tmp_path):
     """The state takes its time on the way to disk."""
     checkpointer, state = ddp.DdpCheckpointer(str(tmp_path / "c")), {"w": torch.ones(32 << 20, dtype=torch.uint8)}

@@ -5,7 +5,7 @@ import os
 from phalanx.checkpoint import ddp
 
 from dlrover.offered import BETTER, SAME, getter
-from dlrover.trainer.torch.flash_checkpoint import behind, retention
+from dlrover.trainer.torch.flash_checkpoint import behind, paths, retention
 from dlrover.trainer.torch.flash_checkpoint.checkpointer import StorageType
 
 OFFERED = {
@@ -20,7 +20,6 @@ __getattr__ = getter(__name__, {})
 __all__ = ["DdpCheckpointer", "StorageType"]
 
 _TRACKER = "dlrover_latest.txt"
-_MAIN = "main.pt"
 
 
 class DdpCheckpointer(behind.Behind):
@@ -49,7 +48,7 @@ class DdpCheckpointer(behind.Behind):
             )
         kept = retention.settings(deletion_strategy)
         super().__init__(
-            ddp.Checkpointer(checkpoint_dir, weights_only=weights_only, **kept), deletion_strategy, file=_MAIN
+            ddp.Checkpointer(checkpoint_dir, weights_only=weights_only, **kept), deletion_strategy, file=paths.MAIN
         )
 
     def save_checkpoint(self, step, state_dict, path="", storage_type=StorageType.DISK):
@@ -58,11 +57,12 @@ class DdpCheckpointer(behind.Behind):
 
     def load_checkpoint(self, resume_path=""):
         """The newest state in memory, else that of `resume_path`, else the newest on disk, also where DLRover itself
-        has stored it; {} where there is none."""
+        has stored it; {} where there is none. <checkpoint_dir>/<step>/rank_N.pt is DLRover's name for the whole state,
+        and means that of the step."""
         state, _ = self._checkpointer.load(default=None)
         if state is not None and (self._checkpointer.source == "memory" or not resume_path):
             return state
-        found = resume_path or _stored_by_dlrover(self._checkpointer.directory)
+        found = paths.whole_of(resume_path) if resume_path else _stored_by_dlrover(self._checkpointer.directory)
         if not found:
             return {}
         import torch
@@ -78,4 +78,5 @@ def _stored_by_dlrover(directory):
     except FileNotFoundError:
         return None
     path = os.path.join(directory, step, "rank_0.pt")
-    return path if step.isdecimal() and os.path.isfile(path) else None
+    is_ours = paths.is_stored_here(os.path.dirname(path))  # then it was passed over, and this is a part of it
+    return path if step.isdecimal() and os.path.isfile(path) and not is_ours else None

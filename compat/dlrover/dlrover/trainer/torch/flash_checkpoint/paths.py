@@ -6,6 +6,7 @@ of its ranks gets its name in the next life. Only rank 0 writes here.
 
 import json
 import os
+import re
 import sys
 import threading
 
@@ -15,6 +16,9 @@ OFFERED = {}
 _RECORD = "paths.json"
 _WAITING = 16  # names of the newest saves that are not stored, or not yet
 _KEPT = 2  # folders of the newest steps, from which load() goes on; older ones are their files alone
+MAIN, _MANIFEST = "main.pt", "manifest.json"  # in a step's folder
+_PART = re.compile(r"rank_\d+\.pt")
+_OF_A_STEP = re.compile(rf"\d+(\.\d+)?/({re.escape(MAIN)}|{_PART.pattern}|{re.escape(_MANIFEST)})")
 
 
 class Paths:
@@ -25,11 +29,13 @@ class Paths:
         self._lock = threading.Lock()
 
     def will_be(self, step, path):
-        """Before the save of that step, to disk or to memory, from which the agent may store it."""
+        """Before the save of that step, to disk or to memory, from which the agent may store it. A path that is a file
+        of a step's by itself, as DLRover's default <directory>/<step>/rank_0.pt, is none to be made."""
         with self._lock:
             record = self._read()
             record.pop(str(step), None)  # it becomes the newest entry
-            record[str(step)] = {"path": os.path.abspath(path), "is_there": False}
+            if not self._is_of_a_step(path):
+                record[str(step)] = {"path": os.path.abspath(path), "is_there": False}
             waiting = [step for step, wanted in record.items() if not wanted["is_there"]]
             for old in waiting[:-_WAITING]:
                 del record[old]
@@ -51,9 +57,16 @@ class Paths:
             self._thin_out(record)
             self._write({step: wanted for step, wanted in record.items() if step in stored or not wanted["is_there"]})
 
+    def _is_of_a_step(self, path):
+        folder, name = os.path.split(os.path.abspath(path))  # a link there would be replaced, and not followed
+        inner = os.path.relpath(os.path.realpath(folder), os.path.realpath(self._checkpointer.directory))
+        return _OF_A_STEP.fullmatch(os.path.join(inner, name)) is not None
+
     def _thin_out(self, record):
         for each in self._checkpointer.steps()[_KEPT:] if self._thins_out else ():
-            if record.get(str(each.step), {}).get("is_there"):
+            wanted = record.get(str(each.step), {"path": "", "is_there": False})
+            lies_within = os.path.realpath(os.path.dirname(wanted["path"])) == os.path.realpath(each.path)
+            if wanted["is_there"] and not lies_within:  # else its file would go, too
                 self._checkpointer.delete(each.step, timeline=each.timeline)
 
     def _read(self):
@@ -77,3 +90,17 @@ class Paths:
         with open(draft, "w", encoding="utf-8") as file:
             json.dump(record, file)
         os.replace(draft, self._path)
+
+
+def whole_of(path):
+    """The file with the whole state where `path` names what is one rank's own, in the folder of a step that was stored
+    here; else `path`. In DLRover rank_N.pt is the whole state."""
+    folder, name = os.path.split(path)
+    whole = os.path.join(folder, MAIN)
+    is_part = _PART.fullmatch(name) is not None and is_stored_here(folder) and os.path.isfile(whole)
+    return whole if is_part else path
+
+
+def is_stored_here(folder):
+    """Whether it is that of a step, and not one of DLRover's."""
+    return os.path.isfile(os.path.join(folder, _MANIFEST))
