@@ -146,6 +146,44 @@ def test_iter_step_counts_the_loop_or_goes_on():
         sampler.state_dict(9, 4)
 
 
+def test_the_next_epoch_has_not_begun_where_the_last_one_ended():
+    sampler = ElasticDistributedSampler(range(64), 2, 0)
+    loader = ElasticDataLoader(range(64), batch_size=4, sampler=sampler)
+    assert len(list(loader)) == 8 and sampler.state_dict(8, 4)["completed_num"] == 64
+    sampler.set_epoch(1)
+    state = sampler.state_dict(8, 4)
+    assert (state["completed_num"], state["epoch"]) == (0, 1)
+    sampler.load_state_dict(state)
+    assert len(sampler) == 32
+
+
+def plain(sampler, batches):
+    """The loop over a plain DataLoader, whose workers are eight batches ahead, behind so many."""
+    loader = iter(torch.utils.data.DataLoader(range(400), 4, sampler=sampler, num_workers=2, prefetch_factor=4))
+    for _ in range(batches):
+        next(loader)
+    return loader  # it lives on, and its workers with it
+
+
+def test_iter_step_counts_with_workers_that_are_ahead():
+    """Also where both ways to count it are possible by what the workers were given."""
+    sampler = ElasticDistributedSampler(range(400), 2, 0)
+    loop = plain(sampler, 5)
+    state = sampler.state_dict(5, 4)
+    assert state == {"completed_num": 40, "epoch": 0, "iter_step": 5, "ahead": 8}
+    for batches, iter_step in [(2, 2), (2, 7), (8, 8), (8, 13)]:
+        sampler.load_state_dict(state)
+        loop = plain(sampler, batches)
+        assert sampler.state_dict(iter_step, 4)["completed_num"] == 40 + batches * 8, (batches, iter_step)
+        assert sampler.state_dict(iter_step, 4)["completed_num"] == 40 + batches * 8, "again"
+    sampler.load_state_dict({name: state[name] for name in ("completed_num", "epoch", "iter_step")})
+    loop = plain(sampler, 2)
+    with pytest.raises(ValueError, match=r"iter_step is 7.* from 0, or those and the 5 before it"):
+        sampler.state_dict(7, 4)
+    assert sampler.state_dict(2, 4)["completed_num"] == 56, "then only one is possible"
+    del loop
+
+
 def test_frameworks_take_it_for_a_distributed_sampler():
     """Lightning puts any other into a DistributedSampler of its own: each rank then trains on a part of its part."""
     sampler = ElasticDistributedSampler(range(7), 3, 1)

@@ -50,6 +50,7 @@ class ElasticDistributedSampler(DistributedSampler):
         self.epoch = 0
         self._begins_at = 0  # samples of the epoch, of all ranks, that lie behind the next iteration
         self._steps_before = None  # what iter_step was there, where a state says it
+        self._ahead = 0  # batches that a loader without a count of its own asks for before the training takes them
         self._iteration = _Iteration(0, None)
 
     # --- sampling
@@ -58,6 +59,7 @@ class ElasticDistributedSampler(DistributedSampler):
         """Another epoch begins at its beginning; the same one goes on where it is."""
         if epoch != self.epoch:
             self._begins_at, self._steps_before = 0, None
+            self._iteration = _Iteration(0, None)  # the position of the one before is none in this epoch
         self.epoch = epoch
 
     def __len__(self):
@@ -89,6 +91,7 @@ class ElasticDistributedSampler(DistributedSampler):
     def _given(self, iteration, indices):
         for index in indices:
             iteration.given += 1
+            iteration.has_given_all = iteration.given == len(indices)
             yield index
         if iteration is self._iteration:  # what comes behind this one begins at the epoch's beginning
             self._begins_at, self._steps_before = 0, None
@@ -107,27 +110,56 @@ class ElasticDistributedSampler(DistributedSampler):
         self._iteration.taken = samples
 
     def state_dict(self, iter_step, micro_batch_size):
-        """{"completed_num": samples of the epoch that all ranks have behind them, "epoch", "iter_step"}.
+        """{"completed_num": samples of the epoch that all ranks have behind them, "epoch", "iter_step", "ahead": how
+        many batches the loader was ahead of the training}.
 
         `iter_step`: batches of `micro_batch_size` that each rank has taken since the loop over the loader began; in the
         first loop behind load_state_dict() it may go on from what it was then. An ElasticDataLoader counts itself, and
-        whatever is given here does not count."""
+        whatever is given here does not count; nor does it before a loop has begun. ValueError where iter_step is none
+        of both, or may be both: the same on all ranks."""
         at = self._iteration
-        samples = at.taken if at.taken is not None else self._samples(iter_step, micro_batch_size)
+        samples = at.taken if at.taken is not None else self._samples(int(iter_step), micro_batch_size)
         completed = min(at.begun_at + samples * self.num_replicas, len(self.dataset))
-        return {"completed_num": int(completed), "epoch": self.epoch, "iter_step": int(iter_step)}
+        return {
+            "completed_num": int(completed),
+            "epoch": self.epoch,
+            "iter_step": int(iter_step),
+            "ahead": self._ahead,
+        }
 
     def _samples(self, iter_step, micro_batch_size):
         """Of this rank, in the present iteration."""
         at = self._iteration
+        if at.given == 0:
+            return 0
         batches_given = math.ceil(at.given / micro_batch_size)
-        for before in (0, at.steps_before):
-            if before is not None and 0 <= iter_step - before <= batches_given:
-                return (iter_step - before) * micro_batch_size
-        raise ValueError(
+        whole_given = at.given // micro_batch_size  # a loader may drop the last one
+        fitting = [before for before in {0, at.steps_before} - {None} if 0 <= iter_step - before <= batches_given]
+        if len(fitting) == 2:
+            fitting = [before for before in fitting if self._is_meant(before, whole_given - (iter_step - before))]
+        if len(fitting) != 1:
+            raise self._wrong(iter_step, batches_given, micro_batch_size)
+        at.counts_from = fitting[0]
+        batches = iter_step - at.counts_from
+        ahead = whole_given - batches
+        self._ahead = max(self._ahead, ahead) if at.has_given_all else ahead
+        return batches * micro_batch_size
+
+    def _is_meant(self, before, ahead):
+        """Whether iter_step was `before` where this iteration began; the loader is `ahead` batches ahead if so. It was
+        seen before, or a loader is always as far ahead as it was when the state was made, but for an epoch's end."""
+        at = self._iteration
+        if at.counts_from is not None:
+            return before == at.counts_from
+        return ahead == self._ahead or (at.has_given_all and ahead < self._ahead)
+
+    def _wrong(self, iter_step, batches_given, micro_batch_size):
+        before = self._iteration.steps_before
+        or_on = f", or those and the {before} before it, and only one of both is possible" if before else ""
+        return ValueError(
             f"phalanx-dlrover: iter_step is {iter_step}, and each rank was given {batches_given} batches of "
-            f"{micro_batch_size} in this loop; expected the batches of this loop, from 0: or put the sampler into an "
-            "ElasticDataLoader, which counts them"
+            f"{micro_batch_size} in this loop; expected the batches of this loop, from 0{or_on}: or put the sampler "
+            "into an ElasticDataLoader, which counts them"
         )
 
     def load_state_dict(self, state):
@@ -141,14 +173,16 @@ class ElasticDistributedSampler(DistributedSampler):
                 "state is one of another dataset"
             )
         self.epoch, self._begins_at = epoch, completed
-        self._steps_before = state.get("iter_step")
+        self._steps_before, self._ahead = state.get("iter_step"), int(state.get("ahead", 0))
         self._iteration = _Iteration(completed, self._steps_before)
 
 
 class _Iteration:
     """One way through the rest of an epoch. `begun_at`: samples of all ranks before it; `steps_before`: iter_step
-    there, or None; `given`: to this rank; `taken`: by the training, where an ElasticDataLoader says it."""
+    there, or None; `given`: to this rank; `taken`: by the training, where an ElasticDataLoader says it; `counts_from`:
+    which of 0 and `steps_before` iter_step goes on from, once that is known."""
 
     def __init__(self, begun_at, steps_before):
         self.begun_at, self.steps_before = begun_at, steps_before
-        self.given, self.taken = 0, None
+        self.given, self.taken, self.counts_from = 0, None, None
+        self.has_given_all = False
