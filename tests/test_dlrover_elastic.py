@@ -222,6 +222,19 @@ def test_the_loader_counts_what_was_taken(workers):
     assert sampler.state_dict(0, 4)["completed_num"] == 64
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_batch_size_of_an_epoch_stays(workers):
+    sampler = ElasticDistributedSampler(range(64), 1, 0)
+    loader = ElasticDataLoader(range(64), batch_size=8, sampler=sampler, num_workers=workers)
+    sizes = []
+    for batch in loader:
+        sizes.append(len(batch))
+        loader.update_batch_size(4)
+        assert sampler.state_dict(0, 8)["completed_num"] == sum(sizes)
+    assert sizes == [8] * 8
+    assert [len(batch) for batch in loader] == [4] * 16 and loader.get_batch_size() == 4
+
+
 def test_the_batch_size_comes_from_a_file(tmp_path, monkeypatch):
     path = tmp_path / "config.json"
     monkeypatch.setenv("DLROVER_PARAL_CONFIG_PATH", str(path))
@@ -236,6 +249,8 @@ def test_the_batch_size_comes_from_a_file(tmp_path, monkeypatch):
     path.write_text("no json")
     with pytest.raises(ValueError, match="expected JSON with a 'dataloader'"):
         iter(loader)
+    path.write_text(json.dumps({"dataloader": {"version": 1, "batch_size": 8}}))
+    assert len(ElasticDataLoader(range(32), batch_size=4)) == 4, "a new one looks at it at once"
     other = ElasticDataLoader(range(32), batch_size=4, config_file=str(tmp_path / "none.json"))
     assert other.get_batch_size() == 4
     with pytest.raises(ValueError, match=r"the batch size is 1\.5"):

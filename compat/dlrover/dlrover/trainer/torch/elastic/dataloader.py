@@ -29,10 +29,16 @@ class ElasticDataLoader(DataLoader):
             raise ValueError("phalanx-dlrover: batch_size is None, or a batch_sampler is given; expected a number")
         self._config_file = config_file or os.environ.get(ConfigPath.ENV_PARAL_CONFIG, "")
         self._version = 0
+        self._next_size = self.batch_size
+        self._begins_epoch()
+
+    def _begins_epoch(self):
+        """torch's sampler of batches looks at its size for each of them: it changes here alone."""
         self.load_config()
+        self.batch_sampler.batch_size = self._next_size
 
     def __iter__(self):
-        self.load_config()
+        self._begins_epoch()
         if not isinstance(self.sampler, ElasticDistributedSampler):
             return super().__iter__()
         return self._counted(len(self.sampler), super().__iter__())
@@ -46,6 +52,7 @@ class ElasticDataLoader(DataLoader):
             yield batch
 
     def get_batch_size(self):
+        """Of the present epoch, as len() is."""
         return self.batch_sampler.batch_size
 
     def update_batch_size(self, batch_size=None):
@@ -54,7 +61,7 @@ class ElasticDataLoader(DataLoader):
             return
         if type(batch_size) is not int or batch_size < 1:
             raise ValueError(f"phalanx-dlrover: the batch size is {batch_size!r}; expected a whole number above 0")
-        self.batch_sampler.batch_size = batch_size
+        self._next_size = batch_size
 
     def load_config(self):
         """Where there is no file, or one of no newer version, nothing changes. ValueError says what is wrong in it."""
