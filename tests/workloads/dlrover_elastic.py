@@ -69,14 +69,14 @@ for epoch in range(sampler.epoch, options.epochs):
             scheduler.step()
             if options.zero_grad == "behind":
                 optimizer.zero_grad()
-        if trainer.num_steps % trainer.gradient_accumulation_steps != 0:
+        if not trainer.ends_batch:
             continue
         done += 1
         weights = sum(parameter.detach().sum().item() for parameter in model.parameters())
         report("step", n=done, epoch=epoch, taken=taken, weights=weights, lr=scheduler.get_last_lr()[0])
         taken = []
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
-        state.update(sampler=sampler.state_dict(trainer.num_steps, options.batch), step=done)
+        state.update(sampler=sampler.state_dict(trainer.num_micro_batches, options.batch), step=done)
         checkpointer.save_checkpoint(done, state, storage_type=StorageType.DISK)
         if done == options.pause_at:
             checkpointer.wait_latest_checkpoint()

@@ -43,7 +43,8 @@ class ElasticTrainer:
 
     def __init__(self, model, dataloader=None):
         self.model, self.dataloader = model, dataloader
-        self.num_steps = 0  # micro batches since reset()
+        self.num_steps = 0  # of the optimizer since reset()
+        self.num_micro_batches = 0  # since reset(): the batches that this rank has taken of its loader
         self.gradient_accumulation_steps = 1  # micro batches of a step of the optimizer
         self._optimizers = []
         self._made = 0  # micro batches of the present step of the optimizer
@@ -76,9 +77,10 @@ class ElasticTrainer:
             optimizer.begins_micro_batch()
         with self._inside(), contextlib.nullcontext() if self._is_last else self.model.no_sync():
             yield
-        self.num_steps += 1
+        self.num_micro_batches += 1
         if self._is_last:
             self._made = 0
+            self.num_steps += 1
             self._steps += 1
             self.report_training_step()
 
@@ -96,7 +98,7 @@ class ElasticTrainer:
         if self._made:
             for optimizer in self._optimizers:
                 optimizer.inner.zero_grad()
-        self.num_steps = self._made = 0
+        self.num_steps = self.num_micro_batches = self._made = 0
         self._is_last = True
 
     def report_training_step(self):
