@@ -22,6 +22,7 @@ IN_ONE_PROCESS = {
     "tests/test_bootstrap_check.py": "a zygote with torch that checks",
     "tests/test_bootstrap_torch.py": "a zygote with torch",
     "tests/test_data_megatron.py": "megatron",
+    "tests/test_megatron_functions.py": "a process with megatron-core",
     "tests/test_node_check_programs.py": "two programs with torch that check",
     "tests/test_preprocess_remote.py": "spark",
     "tests/test_preprocess_spark.py": "spark",

@@ -134,20 +134,19 @@ class Checkpointer:
     def _collect_of_stock(self, given, more, named):
         """The same of what Megatron's own save_checkpoint() would write."""
         stock, args = megatron_stock.checkpointing(), megatron_stock.args()
+        call = _call_of(stock.save_checkpoint, given, more, named)
         for name in ("release", "non_persistent_ckpt"):
-            if named.get(name):
+            if {**call.arguments, **call.kwargs}.get(name):
                 raise ValueError(f"{WHO}: {name} is given; Megatron's own save_checkpoint() saves such checkpoints")
-        flops = given[4:] if _takes_flops(stock.save_checkpoint) else ()
         settings = {"save": self._scratch, **({"async_save": False} if hasattr(args, "async_save") else {})}
         quiet = _with_words(stock, None)
         strategy = None
         if self._is_sharded:
             strategy = megatron_dist.Strategy()
             is_parallel = getattr(args, "ckpt_fully_parallel_save", False)
-            context = {"save_strategy": megatron_dist.parallel(strategy, is_parallel)}
-            named = {**named, "checkpointing_context": {**(named.get("checkpointing_context") or {}), **context}}
+            _give_strategy(call, megatron_dist.parallel(strategy, is_parallel))
         with _set(args, **settings), _set(stock, **quiet), captured.saves_below(self._scratch) as saved:
-            stock.save_checkpoint(*given[:4], *flops, *more, **named)
+            stock.save_checkpoint(*call.args, **call.kwargs)
         self._files.writes(given[1], given[2])
         if strategy is not None:
             return megatron_dist.with_common(strategy.parts, saved, self._scratch)
@@ -375,8 +374,22 @@ def _refuse_more(more, named):
         raise TypeError(f"{WHO}: arguments of Megatron's own are given ({given}), and there is no megatron.training")
 
 
-def _takes_flops(function):
-    return "num_floating_point_operations_so_far" in inspect.signature(function).parameters
+def _call_of(function, given, more, named):
+    """The arguments of Megatron's own save_checkpoint(), each by its name however it was given. TypeError."""
+    signature = inspect.signature(function)
+    flops = given[4:] if "num_floating_point_operations_so_far" in signature.parameters else ()
+    return signature.bind(*given[:4], *flops, *more, **named)
+
+
+def _give_strategy(call, strategy):
+    """By which it saves in the format torch_dist. The caller's own dictionary stays as it is."""
+    name = "checkpointing_context"
+    if name not in call.signature.parameters:
+        raise ValueError(
+            f"{WHO}: ckpt_format is 'torch_dist', and save_checkpoint() of this Megatron-LM has no {name}: expected "
+            "one that has, of core_r0.8.0 or later, or the format 'torch'"
+        )
+    call.arguments[name] = {**(call.arguments.get(name) or {}), "save_strategy": strategy}
 
 
 def _with_words(stock, change):
