@@ -2,6 +2,7 @@
 no package, is its args and its two functions, with the parameters of core_v0.16.1."""
 
 import argparse
+import os
 
 import pytest
 import torch
@@ -11,15 +12,23 @@ pytest.importorskip("megatron.core")
 from phalanx.checkpoint.adapters import megatron_dist, megatron_layout, megatron_state, megatron_stock
 from phalanx.checkpoint.adapters.megatron_checkpointer import Checkpointer
 
-STRATEGY = "save_strategy"
+STRATEGY, MODEL = "save_strategy", "mp_rank_00/model_optim_rng.pt"
+OTHERWISE = {
+    **dict.fromkeys(("async_save", "ckpt_fully_parallel_save", "finetune", "exit_on_missing_checkpoint"), False),
+    **dict.fromkeys(("ckpt_step", "pretrained_checkpoint")),
+    "ckpt_format": "torch",
+}
 
 
 class Megatron:
-    """Stands for megatron.training: `saved` and `loaded` are what its functions were called with."""
+    """Stands for megatron.training: `saved` is what its save_checkpoint() was called with, `said` what it has said."""
 
     def __init__(self, **args):
-        self.args = argparse.Namespace(finetune=False, async_save=False, ckpt_fully_parallel_save=False, **args)
-        self.saved, self.loaded = [], []
+        self.args = argparse.Namespace(**args)
+        self.saved, self.said = [], []
+
+    def print_rank_0(self, text):
+        self.said.append(text)
 
     def save_checkpoint(
         self,
@@ -40,8 +49,10 @@ class Megatron:
         release=False,
     ):
         self.saved.append((iteration, num_floating_point_operations_so_far, checkpointing_context, train_data_iterator))
-        if checkpointing_context is not None:
+        if self.args.ckpt_format == "torch_dist":
             checkpointing_context[STRATEGY].save({}, None)
+        else:
+            write(self.args.save, iteration, model)
 
     def load_checkpoint(
         self,
@@ -53,8 +64,43 @@ class Megatron:
         checkpointing_context=None,
         skip_load_to_model_and_opt=False,
     ):
-        self.loaded.append((load_arg, vars(self.args).copy()))
-        return 0, 0
+        directory = getattr(self.args, load_arg)
+        if self.args.pretrained_checkpoint is not None and tracker_of(directory) is None:
+            self.print_rank_0(f"Checkpoint file not found in load directory {directory}")
+            directory, self.args.finetune = self.args.pretrained_checkpoint, True
+            if tracker_of(directory) is None:
+                raise FileNotFoundError("No checkpoint found in load directory or pretrained directory")
+        iteration = self.args.ckpt_step or tracker_of(directory)
+        if iteration is None and self.args.exit_on_missing_checkpoint:
+            raise SystemExit
+        if iteration is None:
+            return 0, 0
+        state = torch.load(os.path.join(directory, f"iter_{int(iteration):07d}", MODEL), weights_only=False)
+        ddp_model.load_state_dict(state["model"])
+        return (0, 0) if self.args.finetune else (state["iteration"], 7)
+
+
+def write(directory, iteration, model):
+    """As Megatron does in the format torch."""
+    path = os.path.join(directory, f"iter_{iteration:07d}", MODEL)
+    os.makedirs(os.path.dirname(path))
+    torch.save({"model": model.state_dict(), "iteration": iteration}, path)
+    with open(os.path.join(directory, megatron_layout.TRACKER), "w") as file:
+        file.write(str(iteration))
+
+
+def tracker_of(directory):
+    path = None if directory is None else os.path.join(directory, megatron_layout.TRACKER)
+    if path is None or not os.path.isfile(path):
+        return None
+    with open(path) as file:
+        return file.read()
+
+
+def model_of(value):
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, value)
+    return model
 
 
 @pytest.fixture
@@ -68,7 +114,7 @@ def put(monkeypatch, run):
     monkeypatch.setattr(megatron_state, "layout", lambda: megatron_layout.Layout(0, 0, 0, (1, 1, 1)))
 
     def put(**args):
-        stock = Megatron(**{"save": str(run), "load": str(run), "ckpt_format": "torch", **args})
+        stock = Megatron(**{**OTHERWISE, "save": str(run), "load": str(run), **args})
         monkeypatch.setattr(megatron_stock, "args", lambda: stock.args)
         monkeypatch.setattr(megatron_stock, "checkpointing", lambda: stock)
         return stock
@@ -81,7 +127,7 @@ def test_a_save_takes_what_megatrons_train_loop_gives(put, run, monkeypatch):
     stock = put(ckpt_format="torch_dist")
     monkeypatch.setattr(megatron_dist.strategies, "_replace_state_dict_keys_with_sharded_keys", lambda *_: ({}, {}, {}))
     with Checkpointer(run, ckpt_format="torch_dist") as checkpointer:
-        given = (7, torch.nn.Linear(1, 1), None, None, 700)
+        given = (7, model_of(1), None, None, 700)
         own = {"load_strategy": "theirs"}
         for context in (own, None):
             checkpointer._collect(
@@ -100,3 +146,37 @@ def test_a_save_takes_what_megatrons_train_loop_gives(put, run, monkeypatch):
         stock.save_checkpoint = lambda iteration, model, optimizer, opt_param_scheduler: None
         with pytest.raises(ValueError, match=r"save_checkpoint\(\) of this Megatron-LM has no checkpointing_context"):
             checkpointer._collect(given, None)
+
+
+def test_where_nothing_is_found_megatron_does_what_its_args_say(put, run, tmp_path):
+    pretrained, mistyped = str(tmp_path / "pretrained"), str(tmp_path / "mistyped")
+    write(pretrained, 3, model_of(3))
+    stock, model = put(load=None, pretrained_checkpoint=pretrained), model_of(0)
+    with Checkpointer(run) as checkpointer:
+        assert checkpointer.load(model) == (0, 0)
+        assert (model.weight.item(), stock.args.finetune, stock.args.load) == (3, True, None)
+        stock = put(load=mistyped, pretrained_checkpoint=str(tmp_path / "none"))
+        with pytest.raises(FileNotFoundError, match="No checkpoint found in load directory or pretrained directory"):
+            checkpointer.load(model)
+        assert stock.said == [f"Checkpoint file not found in load directory {mistyped}"]
+        assert stock.args.load == mistyped
+        put(load=mistyped, exit_on_missing_checkpoint=True)
+        with pytest.raises(SystemExit):
+            checkpointer.load(model)
+        put(load=mistyped)
+        assert (checkpointer.load(model), checkpointer.source) == ((0, 0), None)
+
+
+def test_what_is_damaged_is_not_loaded_by_megatron_either(put, run):
+    put()
+    with Checkpointer(run) as checkpointer:
+        assert checkpointer.save(5, model_of(5)).wait_stored()
+        checkpointer.wait_stored()
+        model = model_of(0)
+        assert (checkpointer.load(model), model.weight.item()) == ((5, 7), 5)
+        path = run / "iter_0000005" / MODEL
+        before, data = path.stat(), path.read_bytes()
+        path.write_bytes(data.replace(model.weight.detach().numpy().tobytes(), b"\0\0\0\0"))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a disk does
+        model = model_of(1)
+        assert (checkpointer.load(model), model.weight.item()) == ((0, 0), 1)

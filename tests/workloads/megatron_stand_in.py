@@ -2,6 +2,7 @@
 save_checkpoint() and load_checkpoint() of one tensor and pipeline parallel rank, in the format torch."""
 
 import argparse
+import os
 import sys
 import types
 
@@ -22,6 +23,8 @@ def put(directory):
 
     def load_checkpoint(model, optimizer, opt_param_scheduler, load_arg="load", strict=True, *more, **named):
         megatron_stock.options.load = getattr(args, load_arg)
+        if not os.path.isfile(os.path.join(megatron_stock.options.load, "latest_checkpointed_iteration.txt")):
+            return 0, 0
         return megatron_stock.load(model, optimizer, opt_param_scheduler), 7
 
     functions = {"save_checkpoint": save_checkpoint, "load_checkpoint": load_checkpoint}

@@ -161,16 +161,17 @@ class Checkpointer:
         self, model, optimizer=None, opt_param_scheduler=None, load_arg="load", strict=True, *more, args=None, **named
     ):
         """(iteration, num_floating_point_operations_so_far) of what the model, the optimizer and the scheduler have
-        then; (0, 0) where there is nothing. RuntimeError, on all ranks, says why nothing that is there fits."""
+        then; where there is nothing (0, 0), or what Megatron's own args say. RuntimeError, on all ranks, says why
+        nothing that is there fits."""
         of = megatron_stock.args() if args is None else args
         source = self._source(getattr(of, load_arg, None), getattr(of, "ckpt_step", None), optimizer)
         self.source = source and source.kind
         self._make_ready(args, model, optimizer, opt_param_scheduler)
-        if source is None:
-            return 0, 0
         if megatron_stock.is_here(args):
             given = (model, optimizer, opt_param_scheduler, load_arg, strict, *more)
-            return self._load_by_stock(source, given, named)
+            return _load_nothing_by_stock(given, named) if source is None else self._load_by_stock(source, given, named)
+        if source is None:
+            return 0, 0
         _refuse_more(more, named)
         return self._load_by_core(source, args, model, optimizer, opt_param_scheduler, strict)
 
@@ -286,13 +287,12 @@ class Checkpointer:
             with _set(args, **settings), _set(stock, **words), captured.loads_below(
                 folder, load
             ), reads, torch.no_grad():
-                loaded = stock.load_checkpoint(*given, **named)
-        return loaded if isinstance(loaded, tuple) else (loaded, 0)
+                return _with_flops(stock.load_checkpoint(*given, **named))
 
     @contextlib.contextmanager
     def _view(self, source):
         """A directory as Megatron's, in which there is that one iteration."""
-        with tempfile.TemporaryDirectory(prefix="phalanx-megatron-") as folder:
+        with _empty_view() as folder:
             with open(os.path.join(folder, megatron_layout.TRACKER), "x") as file:
                 file.write(str(source.iteration))
             source.put_names(folder)
@@ -372,6 +372,28 @@ def _refuse_more(more, named):
     if more or named:
         given = ", ".join([*(f"{len(more)} more" for _ in more[:1]), *named])
         raise TypeError(f"{WHO}: arguments of Megatron's own are given ({given}), and there is no megatron.training")
+
+
+def _empty_view():
+    """A directory of Megatron's, as long as the context lasts."""
+    return tempfile.TemporaryDirectory(prefix="phalanx-megatron-")
+
+
+def _load_nothing_by_stock(given, named):
+    """Megatron's own load_checkpoint() finds nothing either, also where all that is there is damaged, and does what its
+    args say of that: it loads args.pretrained_checkpoint, or ends the job."""
+    stock, args, load_arg = megatron_stock.checkpointing(), megatron_stock.args(), given[3]
+    directory = getattr(args, load_arg, None)
+    with _empty_view() as folder:
+        settings = {} if directory is None else {load_arg: folder}
+        words = _with_words(stock, lambda text: text.replace(folder, str(directory)))
+        with _set(args, **settings), _set(stock, **words), torch.no_grad():
+            return _with_flops(stock.load_checkpoint(*given, **named))
+
+
+def _with_flops(loaded):
+    """What load_checkpoint() gives, of a Megatron that counts none, too."""
+    return loaded if isinstance(loaded, tuple) else (loaded, 0)
 
 
 def _call_of(function, given, more, named):
