@@ -180,3 +180,52 @@ def test_what_is_damaged_is_not_loaded_by_megatron_either(put, run):
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a disk does
         model = model_of(1)
         assert (checkpointer.load(model), model.weight.item()) == ((0, 0), 1)
+
+
+@pytest.fixture
+def later_life(monkeypatch, put, run):
+    """A Checkpointer that has saved iteration 5 in the life before, and finds it in memory."""
+    put()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with Checkpointer(run) as checkpointer:
+        assert checkpointer.save(5, model_of(5)).wait_stored()
+        checkpointer.wait_stored()
+        find = checkpointer._files.find
+
+        def find_in_memory():
+            found, ours = find()
+            ours.kind = "memory"
+            return found, ours
+
+        monkeypatch.setattr(checkpointer._files, "find", find_in_memory)
+        yield checkpointer
+
+
+@pytest.mark.parametrize("is_core", [False, True])
+def test_another_model_gets_nothing_that_this_job_has_saved(put, later_life, run, tmp_path, is_core):
+    teacher, model = str(tmp_path / "teacher"), model_of(0)
+    write(teacher, 3, model_of(3))
+    stock = put(teacher_load=teacher)
+    args = argparse.Namespace(**vars(stock.args)) if is_core else None
+    assert later_life.load(model, load_arg="teacher_load", args=args)[0] == 3
+    assert (model.weight.item(), later_life.source) == (3, "disk")
+    assert later_life.load(model, args=args)[0] == 5
+    assert (model.weight.item(), later_life.source) == (5, "memory")
+    (args or stock.args).teacher_load = None
+    assert later_life.load(model, load_arg="teacher_load", args=args)[0] == 0
+    (args or stock.args).teacher_load = teacher
+    os.unlink(os.path.join(teacher, "iter_0000003", MODEL))
+    with pytest.raises(RuntimeError, match=f"{teacher}/iter_0000003: it has no mp_rank"):
+        later_life.load(model, load_arg="teacher_load", args=args)
+
+
+def test_the_reference_of_reinforcement_learning_is_what_it_began_with(put, later_life, tmp_path):
+    """As training.py's train() loads it, and then what is trained."""
+    pretrained, model = str(tmp_path / "pretrained"), model_of(0)
+    write(pretrained, 3, model_of(3))
+    stock = put(load=None, finetune=True, pretrained_checkpoint=pretrained)
+    later_life.load(model)
+    assert model.weight.item() == 3
+    stock.args.load, stock.args.finetune = stock.args.save, False
+    assert later_life.load(model) == (5, 7)
+    assert model.weight.item() == 5

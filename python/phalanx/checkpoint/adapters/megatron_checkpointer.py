@@ -162,11 +162,16 @@ class Checkpointer:
     ):
         """(iteration, num_floating_point_operations_so_far) of what the model, the optimizer and the scheduler have
         then; where there is nothing (0, 0), or what Megatron's own args say. RuntimeError, on all ranks, says why
-        nothing that is there fits."""
+        nothing that is there fits. What this job has saved is for `load_arg` "load" alone: another names the directory
+        of another model."""
         of = megatron_stock.args() if args is None else args
-        source = self._source(getattr(of, load_arg, None), getattr(of, "ckpt_step", None), optimizer)
+        directory = getattr(of, load_arg, None)
+        is_own = load_arg == "load" and not _is_of_reference(directory, optimizer, args)
+        choose = self._source if is_own else self._source_of_another
+        source = choose(directory, getattr(of, "ckpt_step", None), optimizer)
         self.source = source and source.kind
-        self._make_ready(args, model, optimizer, opt_param_scheduler)
+        if is_own:
+            self._make_ready(args, model, optimizer, opt_param_scheduler)
         if megatron_stock.is_here(args):
             given = (model, optimizer, opt_param_scheduler, load_arg, strict, *more)
             return _load_nothing_by_stock(given, named) if source is None else self._load_by_stock(source, given, named)
@@ -205,6 +210,19 @@ class Checkpointer:
             if why_not is not None:
                 raise RuntimeError(f"{WHO}: {ours.where}: {why_not}")
         return ours
+
+    def _source_of_another(self, directory, wanted, optimizer):
+        """What all ranks load of the model in that directory, whatever this job has saved of its own; or None."""
+        theirs = failed = None
+        if self._rank == 0 and directory is not None:
+            where = megatron_sources.Elsewhere(os.path.abspath(directory))
+            is_distributed = megatron_state.is_distributed(optimizer)
+            theirs, failed = megatron_sources.choose_theirs(where, self._layout, is_distributed, wanted)
+        theirs, failed = self._restorer.agreed((theirs, failed))
+        if failed is not None:
+            raise RuntimeError(f"{WHO}: {failed}")
+        self.why = "nothing is there" if theirs is None else f"{theirs.where} is loaded"
+        return theirs
 
     def _goes_on(self, found, ours, is_in_place_of_a_path):
         """On rank 0: whether that is newer than all that Megatron has written. `is_in_place_of_a_path`: args.load,
@@ -372,6 +390,12 @@ def _refuse_more(more, named):
     if more or named:
         given = ", ".join([*(f"{len(more)} more" for _ in more[:1]), *named])
         raise TypeError(f"{WHO}: arguments of Megatron's own are given ({given}), and there is no megatron.training")
+
+
+def _is_of_reference(directory, optimizer, args):
+    """Whether Megatron-LM loads weights alone, and from no directory: its loop for reinforcement learning does, for the
+    reference, which is args.pretrained_checkpoint."""
+    return directory is None and optimizer is None and megatron_stock.is_here(args)
 
 
 def _empty_view():
