@@ -182,6 +182,18 @@ def test_what_is_damaged_is_not_loaded_by_megatron_either(put, run):
         assert (checkpointer.load(model), model.weight.item()) == ((0, 0), 1)
 
 
+def take_for_memory(monkeypatch, checkpointer):
+    """What it finds on disk."""
+    find = checkpointer._files.find
+
+    def find_in_memory():
+        found, ours = find()
+        ours.kind = "memory"
+        return found, ours
+
+    monkeypatch.setattr(checkpointer._files, "find", find_in_memory)
+
+
 @pytest.fixture
 def later_life(monkeypatch, put, run):
     """A Checkpointer that has saved iteration 5 in the life before, and finds it in memory."""
@@ -190,14 +202,7 @@ def later_life(monkeypatch, put, run):
     with Checkpointer(run) as checkpointer:
         assert checkpointer.save(5, model_of(5)).wait_stored()
         checkpointer.wait_stored()
-        find = checkpointer._files.find
-
-        def find_in_memory():
-            found, ours = find()
-            ours.kind = "memory"
-            return found, ours
-
-        monkeypatch.setattr(checkpointer._files, "find", find_in_memory)
+        take_for_memory(monkeypatch, checkpointer)
         yield checkpointer
 
 
@@ -229,3 +234,34 @@ def test_the_reference_of_reinforcement_learning_is_what_it_began_with(put, late
     stock.args.load, stock.args.finetune = stock.args.save, False
     assert later_life.load(model) == (5, 7)
     assert model.weight.item() == 5
+
+
+def test_an_iteration_is_asked_for_once(put, run, tmp_path, monkeypatch):
+    """A later life goes on from what this job has saved, in memory or on disk; an earlier job's is not taken for it."""
+    monkeypatch.setenv("PHALANX_JOB_ID", "first")
+    with Checkpointer(run) as checkpointer:
+        put()
+        assert checkpointer.save(9, model_of(9)).wait_stored()
+        checkpointer.wait_stored()
+    monkeypatch.setenv("PHALANX_JOB_ID", "second")
+    before, model = str(tmp_path / "before"), model_of(0)
+    for iteration in (2, 4):
+        write(before, iteration, model_of(iteration))
+
+    def load(life, load=before, is_in_memory=False):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(life))
+        put(load=load, ckpt_step=2)
+        with Checkpointer(run) as checkpointer:
+            if is_in_memory:
+                take_for_memory(monkeypatch, checkpointer)
+            loaded = checkpointer.load(model)[0]
+            assert loaded == model.weight.item()
+            if life == 1:
+                assert checkpointer.save(6, model_of(6)).wait_stored()
+                checkpointer.wait_stored()
+            return loaded
+
+    assert [load(0), load(0, is_in_memory=True), load(1), load(2), load(2, is_in_memory=True)] == [2, 2, 2, 6, 6]
+    assert load(2, load=str(run)) == 6
+    with pytest.raises(RuntimeError, match="iter_0000002: it has no mp_rank"):
+        load(0, load=str(run))

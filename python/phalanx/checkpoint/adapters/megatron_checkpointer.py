@@ -192,14 +192,12 @@ class Checkpointer:
         self._restorer.agreed(None)
         found, ours = self._files.find()  # also where another was asked for: what is saved then is newer than this
         self.why = found.why
-        ours = ours if wanted is None else None
-        is_elsewhere = directory is not None and os.path.abspath(directory) != self.directory
         is_distributed = megatron_state.is_distributed(optimizer)
-        theirs = failed = None
-        if self._rank == 0 and not self._goes_on(found, ours, is_elsewhere and is_later_life):
-            where = megatron_sources.Elsewhere(os.path.abspath(directory)) if is_elsewhere else self._shown
-            theirs, failed = megatron_sources.choose_theirs(where, self._layout, is_distributed, wanted)
-        theirs, failed = self._restorer.agreed((theirs, failed))
+        decided = None
+        if self._rank == 0:
+            decided = self._decided(found, ours, directory, wanted, is_later_life, is_distributed)
+        theirs, failed, may_be_ours = self._restorer.agreed(decided)
+        ours = ours if may_be_ours else None
         if theirs is not None:
             self.why = f"{theirs.where} is gone on from"
             return theirs
@@ -224,12 +222,21 @@ class Checkpointer:
         self.why = "nothing is there" if theirs is None else f"{theirs.where} is loaded"
         return theirs
 
-    def _goes_on(self, found, ours, is_in_place_of_a_path):
-        """On rank 0: whether that is newer than all that Megatron has written. `is_in_place_of_a_path`: args.load,
-        where what an earlier job has saved is not."""
-        if ours is None or ours.kind == "memory":
-            return ours is not None
-        return is_in_place_of_a_path and self._shown.is_of_this_job(found.directory)
+    def _decided(self, found, ours, directory, wanted, is_later_life, is_distributed):
+        """On rank 0: (Theirs to go on from or None, why none of these fits or None, whether it may be ours then)."""
+        is_elsewhere = directory is not None and os.path.abspath(directory) != self.directory
+        # What was asked for, by its iteration or by another path, is what this job has begun with.
+        has_gone_on = is_later_life and (wanted is not None or is_elsewhere) and self._is_of_this_job(found, ours)
+        wanted = None if has_gone_on else wanted
+        is_in_memory = ours is not None and ours.kind == "memory"
+        if wanted is None and (is_in_memory or (is_elsewhere and has_gone_on)):
+            return None, None, True  # newer than all that Megatron has written
+        where = megatron_sources.Elsewhere(os.path.abspath(directory)) if is_elsewhere else self._shown
+        theirs, failed = megatron_sources.choose_theirs(where, self._layout, is_distributed, wanted)
+        return theirs, failed, wanted is None
+
+    def _is_of_this_job(self, found, ours):
+        return ours is not None and (ours.kind == "memory" or self._shown.is_of_this_job(found.directory))
 
     def _load_by_core(self, source, args, model, optimizer, scheduler, strict):
         is_release = source.iteration == megatron_layout.RELEASE
