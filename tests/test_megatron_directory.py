@@ -144,6 +144,53 @@ def test_a_copy_is_gone_on_from_as_the_run_is(run, tmp_path):
             assert (directory.named(), directory.theirs()) == (20, [])
 
 
+def write_files(folder, paths, when=None):
+    for path in paths:
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"others")
+        os.utime(place, when and (when, when))
+
+
+OTHER_FORMATS = [
+    ["metadata.json", "common.pt", ".metadata", "__0_0.distcp"],
+    [".metadata", "__0_0.distcp"],
+    names("mp_rank_00_000", "mp_rank_00_001"),
+    names("mp_rank_01", name="distrib_optim.pt"),
+]
+
+
+@pytest.mark.parametrize("others", OTHER_FORMATS)
+def test_a_checkpoint_in_another_format_is_replaced_whole(run, others):
+    checkpointer, directory = opened(run)
+    write_files(run / "iter_0000010", [*others, "notes.txt"])
+    with checkpointer:
+        save(checkpointer, 10, directory.settle)
+        assert megatron_folder.paths_below(run / "iter_0000010") == [MODEL]
+        assert (directory.named(), directory.theirs()) == (10, [])
+
+
+def test_what_is_no_checkpoint_stays_beside_one(run):
+    """Megatron puts states of data loaders there before the checkpoint."""
+    checkpointer, directory = opened(run)
+    others = ["mp_rank_00/train_dataloader_dprank000.pt", "notes.txt"]
+    write_files(run / "iter_0000010", others)
+    with checkpointer:
+        save(checkpointer, 10, directory.settle)
+        assert megatron_folder.paths_below(run / "iter_0000010") == [MODEL, *others]
+
+
+def test_a_checkpoint_in_another_format_that_was_written_later_stays(run):
+    checkpointer, directory = opened(run)
+    with checkpointer:
+        save(checkpointer, 5, directory.settle)
+        save(checkpointer, 10)  # nobody is told
+        write_files(run / "iter_0000010", OTHER_FORMATS[0], checkpointer.steps()[0].written + 60)
+        directory.repair()
+        assert megatron_folder.paths_below(run / "iter_0000010") == sorted(OTHER_FORMATS[0])
+        assert [step.step for step in checkpointer.steps()] == [5]
+
+
 def test_all_steps_are_looked_at_no_oftener_where_there_are_more(run, monkeypatch):
     """Each look is a process that reads all manifests."""
     looks, look = [], published.directories.steps

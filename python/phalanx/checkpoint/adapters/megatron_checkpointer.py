@@ -58,7 +58,7 @@ class Checkpointer:
         self._restorer = restored.Restorer(self._files, "megatron", WHO)
         self._layout = megatron_state.layout()
         mark = megatron_dist.CONFIG if self._is_sharded else self._layout.first(megatron_layout.MODEL)
-        folders = megatron_dist.Folders if self._is_sharded else published.Folders
+        folders = megatron_dist.Folders if self._is_sharded else megatron_folder.Folders
         self._shown = megatron_folder.Directory(
             self.directory, self._files, mark, keep_last, settings.get("archive_every"), folders
         )

@@ -22,7 +22,7 @@ from megatron.core.dist_checkpointing.strategies import async_utils, fully_paral
 from megatron.core.dist_checkpointing.strategies import torch as strategies
 
 from phalanx.checkpoint import dcp
-from phalanx.checkpoint.adapters import captured, megatron_layout, megatron_state, published
+from phalanx.checkpoint.adapters import captured, megatron_folder, megatron_layout, megatron_state
 from phalanx.checkpoint.formats import framed, zipped
 from phalanx.checkpoint.handle import SaveHandle
 from phalanx.checkpoint.ranks import peers
@@ -356,7 +356,7 @@ def why_not_whole(folder, paths):
 # --- a step becomes a folder
 
 
-class Folders(published.Folders):
+class Folders(megatron_folder.Folders):
     """A folder is as dist_checkpointing.save() would leave it."""
 
     def _complete(self, stored, draft):

@@ -13,11 +13,19 @@ _NAME = re.compile(re.escape(megatron_layout.PREFIX) + r"\d+\Z")
 _STATES, _ZIP = (".pt",), b"PK"
 
 
+class Folders(published.Folders):
+    """Of checkpoints in each of Megatron's formats and sizes: what one has left beside another's files would be loaded
+    in their place."""
+
+    def _is_checkpoint(self, folder):
+        return megatron_layout.is_checkpoint(paths_below(folder))
+
+
 class Directory:
-    """`checkpointer`: one of a directory below `path`; `mark`: as of published.Folders; `make_folders`: that,
+    """`checkpointer`: one of a directory below `path`; `mark`: as of published.Folders; `make_folders`: Folders,
     or a class derived from it; `keep_last`: so many iterations stay, None: all."""
 
-    def __init__(self, path, checkpointer, mark, keep_last, archive_every, make_folders=published.Folders):
+    def __init__(self, path, checkpointer, mark, keep_last, archive_every, make_folders=Folders):
         self.path, self._keep_last = path, keep_last
         self._checkpointer = checkpointer
         self.folders = make_folders(

@@ -76,6 +76,13 @@ def is_sharded(paths):
     return "metadata.json" in paths
 
 
+def is_checkpoint(paths):
+    """Whether those files are of a checkpoint in any of Megatron's formats, or of a part of one. It writes states of
+    data loaders into mp_rank_* as well, which are none."""
+    states = (path.partition("/")[2] for path in paths if _PART.match(path))
+    return not {"metadata.json", ".metadata"}.isdisjoint(paths) or not {MODEL, OPTIMIZER}.isdisjoint(states)
+
+
 def _listed(parts):
     parts = sorted(parts)
     shown = ", ".join(parts[:_SHOWN_MAX])

@@ -127,9 +127,15 @@ class Folders:
             own = self._place_of(name)
             is_same = _is_same(os.path.join(stored.path, name), os.path.join(folder, own))
             if is_same is False:
-                return _OTHER if os.path.exists(os.path.join(folder, self._mark or own)) else None
+                return _OTHER if self._mark is None or self._is_checkpoint(folder) else None
             is_ours = is_ours or is_same
-        return _OURS if is_ours else None
+        if is_ours:
+            return _OURS
+        return _OTHER if self._is_checkpoint(folder) else None
+
+    def _is_checkpoint(self, folder):
+        """Whether it is one of the framework's, by the mark."""
+        return self._mark is not None and os.path.exists(os.path.join(folder, self._mark))
 
     def repair(self):
         """At the beginning: ends what a killed process has begun. Steps that were stored and have no folder yet get
@@ -237,7 +243,7 @@ class Folders:
         target = self.path(stored.step)
         self._give_back(stored.step)
         draft = self._draft(stored)
-        if self._mark and os.path.exists(os.path.join(target, self._mark)):
+        if self._is_checkpoint(target):
             self._remove(stored.step)
         else:
             with contextlib.suppress(FileNotFoundError):
