@@ -3,9 +3,12 @@ no package, is its args and its two functions, with the parameters of core_v0.16
 
 import argparse
 import os
+import pickle
+import re
 
 import pytest
 import torch
+from torch.distributed.checkpoint import Metadata
 
 pytest.importorskip("megatron.core")
 
@@ -265,3 +268,42 @@ def test_an_iteration_is_asked_for_once(put, run, tmp_path, monkeypatch):
     assert load(2, load=str(run)) == 6
     with pytest.raises(RuntimeError, match="iter_0000002: it has no mp_rank"):
         load(0, load=str(run))
+
+
+METADATA = pickle.dumps(Metadata({}, None, {}))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", r"\.metadata cannot be read: EOFError: Ran out of input"),
+        (METADATA[:-9], r"\.metadata cannot be read: (UnpicklingError|EOFError)"),
+        (b"no pickle", r"\.metadata cannot be read: UnpicklingError"),
+        (pickle.dumps(None), r"\.metadata cannot be read: AttributeError"),
+        (pickle.dumps(Metadata({}, None, None)), r"\.metadata cannot be read: AttributeError"),
+        (None, r"it cannot be read: .*common\.pt"),
+    ],
+    ids=["empty", "cut off", "no pickle", "of nothing", "without files", "a link to itself"],
+)
+def test_what_cannot_be_read_is_passed_over(put, run, tmp_path, capfd, data, words):
+    """All ranks wait for what rank 0 has found."""
+    before, model = tmp_path / "before", model_of(0)
+    write(before, 2, model_of(2))
+    half = before / "iter_0000004"
+    half.mkdir()
+    (half / "metadata.json").write_text("{}")
+    (half / ".metadata").write_bytes(METADATA if data is None else data)
+    (half / "common.pt").symlink_to("common.pt" if data is None else "metadata.json")
+    (before / megatron_layout.TRACKER).write_text("4")
+    put(load=str(before))
+    with Checkpointer(run) as checkpointer:
+        assert checkpointer.load(model) == (2, 7)
+    assert re.search(f"iter_0000004 is passed over: {words}", capfd.readouterr().err)
+
+
+def test_a_tracker_that_cannot_be_read_is_said(put, run, tmp_path):
+    tracker = tmp_path / "before" / megatron_layout.TRACKER
+    tracker.mkdir(parents=True)
+    put(load=str(tracker.parent))
+    with Checkpointer(run) as checkpointer, pytest.raises(RuntimeError, match=r"before: .*Is a directory"):
+        checkpointer.load(model_of(0))

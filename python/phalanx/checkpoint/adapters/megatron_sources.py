@@ -61,23 +61,32 @@ class Elsewhere(megatron_folder.Directory):
 
 
 def choose_theirs(directory, layout, is_distributed, wanted):
-    """(Theirs or None, why none fits or None)."""
+    """(Theirs or None, why none fits or None). What cannot be read is passed over: other ranks wait for the answer."""
     try:
         iterations = directory.theirs() if wanted is None else [wanted]
-    except ValueError as error:
+    except (OSError, RuntimeError, ValueError) as error:
+        say(f"{directory.path} is passed over: {error}")
         return None, f"{directory.path}: {error}"
     failed = None
     for iteration in iterations:
         folder = directory.folder_of(iteration)
         paths = directory.paths_in(iteration)
         is_release = iteration == megatron_layout.RELEASE
-        if megatron_layout.is_sharded(paths):
-            why = megatron_dist.why_not_whole(folder, paths)
-        else:
-            why = megatron_layout.why_not(paths, layout, is_distributed and not is_release)
-        why = why or megatron_folder.why_damaged(folder, paths)
+        why = _why_not(folder, paths, layout, is_distributed and not is_release)
         if why is None:
             return Theirs(folder, iteration, paths), None
         failed = failed or f"{folder}: {why}"
         say(f"{folder} is passed over: {why}")
     return None, failed
+
+
+def _why_not(folder, paths, layout, is_distributed):
+    """Why ranks of that layout cannot go on from that folder of Megatron's, in a sentence, or None."""
+    try:
+        if megatron_layout.is_sharded(paths):
+            why = megatron_dist.why_not_whole(folder, paths)
+        else:
+            why = megatron_layout.why_not(paths, layout, is_distributed)
+        return why or megatron_folder.why_damaged(folder, paths)
+    except OSError as error:
+        return f"it cannot be read: {error}"
