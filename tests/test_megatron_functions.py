@@ -12,7 +12,7 @@ from torch.distributed.checkpoint import Metadata
 
 pytest.importorskip("megatron.core")
 
-from phalanx.checkpoint.adapters import megatron_dist, megatron_layout, megatron_state, megatron_stock
+from phalanx.checkpoint.adapters import megatron, megatron_dist, megatron_layout, megatron_state, megatron_stock
 from phalanx.checkpoint.adapters.megatron_checkpointer import Checkpointer
 
 STRATEGY, MODEL = "save_strategy", "mp_rank_00/model_optim_rng.pt"
@@ -307,3 +307,18 @@ def test_a_tracker_that_cannot_be_read_is_said(put, run, tmp_path):
     put(load=str(tracker.parent))
     with Checkpointer(run) as checkpointer, pytest.raises(RuntimeError, match=r"before: .*Is a directory"):
         checkpointer.load(model_of(0))
+
+
+def test_megatrons_args_and_the_checkpointer_name_one_format(put, run, monkeypatch):
+    monkeypatch.setattr(megatron, "_used", {})
+    with megatron.use(Checkpointer(run)) as checkpointer:
+        put()
+        assert megatron.load_checkpoint(model_of(1), None, None) == (0, 0)
+        stock = put(ckpt_format="torch_dist")
+        for call in (megatron.load_checkpoint, lambda *given: megatron.save_checkpoint(1, *given)):
+            with pytest.raises(
+                ValueError, match=f"is 'torch_dist' in Megatron's args, and 'torch' in .* of {run}: give"
+            ):
+                call(model_of(1), None, None)
+        args = argparse.Namespace(**vars(stock.args))  # of megatron-core alone, where the Checkpointer decides
+        assert megatron._of(args, "load", None, 0) is checkpointer

@@ -103,6 +103,12 @@ def _of(args, name, storage, replica_count):
     directory = os.path.abspath(directory)
     if directory not in _used:
         use(Checkpointer(directory, ckpt_format=_format_of(of)))
+    own, wanted = _used[directory].ckpt_format, _format_of(of)
+    if megatron_stock.is_here(args) and own != wanted:
+        raise ValueError(
+            f"{WHO}: ckpt_format is {wanted!r} in Megatron's args, and {own!r} in the Checkpointer of {directory}: "
+            "give both the same"
+        )
     _used[directory].tell_of_replicas(replica_count)
     return _used[directory]
 

@@ -46,7 +46,7 @@ class Checkpointer:
         why = _why_not(keep_last, ckpt_format, settings)
         if why is not None:
             raise ValueError(f"{WHO}: {why}")
-        self.directory = os.path.abspath(directory)
+        self.directory, self.ckpt_format = os.path.abspath(directory), ckpt_format
         self.source = None  # of the last load(): "memory", "disk" or None
         self.why = None  # of the last load(): what was decided, and which sources were passed over
         below = os.path.join(self.directory, _BELOW[ckpt_format])
