@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from itertools import product
 
 import pytest
 from phalanx.checkpoint import Storage, files
@@ -11,8 +12,12 @@ MODEL = "mp_rank_00/model_optim_rng.pt"
 TRACKER = megatron_layout.TRACKER
 
 
-def layout(tensor, pipeline, expert=1, place=(0, 0, 0)):
-    return megatron_layout.Layout(*place, (tensor, pipeline, expert))
+def layout(tensor, pipeline, expert=1, place=(0, 0, 0), places=None):
+    """`places`: of all ranks; None: each that there is."""
+    sizes = (tensor, pipeline, expert)
+    found = megatron_layout.Layout(*place, sizes)
+    found.parts = {megatron_layout.Layout(*each, sizes).part for each in places or product(*map(range, sizes))}
+    return found
 
 
 def names(*parts, name="model_optim_rng.pt"):
@@ -45,6 +50,13 @@ def test_parts_are_named_as_megatron_names_them():
         (names("mp_rank_00", name="distrib_optim.pt"), layout(1, 1), True, "mp_rank_00/model_optim_rng.pt is missing"),
         (names("mp_rank_00"), layout(1, 1), True, "it has no distrib_optim.pt"),
         (["config.json"], layout(1, 1), False, "it has no mp_rank_*/model_optim_rng.pt"),
+        (names("mp_rank_00_000", "mp_rank_01_001"), layout(2, 1, 2, places=[(0, 0, 0), (1, 0, 1)]), False, None),
+        (
+            names("mp_rank_00_000", "mp_rank_01_001"),
+            layout(2, 1, 2),
+            False,
+            "mp_rank_00_001/model_optim_rng.pt is missing",
+        ),
         (names(*(f"mp_rank_{i:02d}" for i in range(8))), layout(1, 1), False, "mp_rank_03 and 4 more, and this job"),
     ],
 )

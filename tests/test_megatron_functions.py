@@ -5,6 +5,7 @@ import argparse
 import os
 import pickle
 import re
+import shutil
 
 import pytest
 import torch
@@ -322,3 +323,19 @@ def test_megatrons_args_and_the_checkpointer_name_one_format(put, run, monkeypat
                 call(model_of(1), None, None)
         args = argparse.Namespace(**vars(stock.args))  # of megatron-core alone, where the Checkpointer decides
         assert megatron._of(args, "load", None, 0) is checkpointer
+
+
+@pytest.mark.parametrize("load_arg", ["load", "teacher_load"])
+def test_parts_are_those_that_the_ranks_have(run, tmp_path, monkeypatch, load_arg):
+    """2 tensor x 2 expert parallel ranks, which are 2 ranks, as with an expert tensor parallel size of 1."""
+    own, other = "mp_rank_00_000", "mp_rank_01_001"
+    monkeypatch.setattr(megatron_state, "layout", lambda: megatron_layout.Layout(0, 0, 0, (2, 1, 2)))
+    before, model = tmp_path / "before", model_of(0)
+    write(before, 3, model_of(3))
+    (before / "iter_0000003" / "mp_rank_00").rename(before / "iter_0000003" / own)
+    shutil.copytree(before / "iter_0000003" / own, before / "iter_0000003" / other)
+    with Checkpointer(run) as checkpointer:
+        monkeypatch.setattr(checkpointer._restorer, "of_all", lambda value: [value, other if value == own else value])
+        args = argparse.Namespace(**{"save": str(run), "load": None, load_arg: str(before)})
+        assert checkpointer.load(model, load_arg=load_arg, args=args) == (3, 0)
+    assert model.weight.item() == 3

@@ -189,7 +189,7 @@ class Checkpointer:
             if not is_later_life and not self._has_begun:
                 self._shown.begin()
         self._has_begun = True
-        self._restorer.agreed(None)
+        self._layout.parts = set(self._restorer.of_all(self._layout.part))
         found, ours = self._files.find()  # also where another was asked for: what is saved then is newer than this
         self.why = found.why
         is_distributed = megatron_state.is_distributed(optimizer)
@@ -212,6 +212,7 @@ class Checkpointer:
     def _source_of_another(self, directory, wanted, optimizer):
         """What all ranks load of the model in that directory, whatever this job has saved of its own; or None."""
         theirs = failed = None
+        self._layout.parts = set(self._restorer.of_all(self._layout.part))
         if self._rank == 0 and directory is not None:
             where = megatron_sources.Elsewhere(os.path.abspath(directory))
             is_distributed = megatron_state.is_distributed(optimizer)

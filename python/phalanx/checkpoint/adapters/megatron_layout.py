@@ -1,7 +1,6 @@
 """Where Megatron-LM looks for the files of one: <dir>/latest_checkpointed_iteration.txt says the iteration, and
 <dir>/iter_0001200/mp_rank_00_001/ has those of tensor rank 0 and pipeline stage 1. By names alone."""
 
-import itertools
 import re
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -13,11 +12,14 @@ _SHOWN_MAX = 4
 
 
 class Layout:
-    """Of one rank: its place among tensor, pipeline and expert parallel ranks, and how many there are of each."""
+    """Of one rank: its place among tensor, pipeline and expert parallel ranks, and how many there are of each.
+    `parts`: those of all ranks, which they tell each other before why_not(): with expert tensor parallel ranks of
+    another number than tensor parallel ones not each place is somebody's."""
 
     def __init__(self, tensor, pipeline, expert, sizes):
         """`sizes`: of the three, in that order."""
         self._ranks, self._sizes = (tensor, pipeline, expert), sizes
+        self.parts = {self.part}
 
     @property
     def part(self):
@@ -26,10 +28,6 @@ class Layout:
     def path(self, name):
         """Of this rank's file of that name, below the iteration's folder."""
         return f"{self.part}/{name}"
-
-    def parts(self):
-        """Those of all ranks."""
-        return [self._part(*ranks) for ranks in itertools.product(*map(range, self._sizes))]
 
     def first(self, name):
         return f"{self._part(0, 0, 0)}/{name}"
@@ -50,7 +48,7 @@ def why_not(paths, layout, is_distributed):
     `is_distributed`: with the distributed optimizer."""
     paths = set(paths)
     saved = {found[1] for found in map(_PART.match, paths) if found}
-    wanted = set(layout.parts())
+    wanted = set(layout.parts)
     if not saved:
         return f"it has no mp_rank_*/{MODEL}, so it is no checkpoint in Megatron's torch format, or not all of one"
     if saved - wanted:
