@@ -138,7 +138,8 @@ void NoteRefusal(Turn& turn, const AgentAttached& e, const std::string& why) {
 
 void On(Turn& turn, const AgentAttached& e) {
   JobState& job = turn.job;
-  if (StepsAside(turn, e) || IsHerald(job, e.hello())) return;
+  if (StepsAside(turn, e)) return;
+  if (IsHerald(job, e.hello())) return HearHerald(turn, e.hello());
   if (const std::optional<v1::Refused> refused = Refusal(job, e, turn.now)) {
     const std::string& why = refused->sentence();
     NoteRefusal(turn, e, why);

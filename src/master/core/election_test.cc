@@ -85,6 +85,23 @@ TEST_F(ElectionTest, HalfOfTheLastRoundMayNotGoOnAloneYet) {
   EXPECT_TRUE(MayDecide(job_.state, {a, b, c}));
 }
 
+// It came to the job behind the round that this master knows, and trains on by another one's.
+TEST(Doubt, OneThatTellsOfALaterMasterAndIsNotKnownTakesTheWayOutAway) {
+  JobFixture job{1, 4};
+  job.state.succession = job.state.at_endpoint = true;
+  job.state.term = 1;
+  job.state.voters.CountEnded();
+  v1::Hello hello = job.Info("late");
+  hello.set_only_tells(true);
+  hello.set_term(1);
+  job.Attach(hello);
+  EXPECT_TRUE(job.state.voters.counts_ended) << "it knows of no later one";
+  hello.set_term(2);
+  job.Attach(hello);
+  EXPECT_FALSE(job.state.voters.counts_ended);
+  EXPECT_TRUE(job.state.nodes.empty());
+}
+
 // Its machines may never come back. Another process of the master waits no longer than the first.
 TEST(Beware, AnotherProcessWaitsAnewAndForgetsThen) {
   JobState job;

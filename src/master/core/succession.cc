@@ -289,6 +289,13 @@ bool IsHerald(const JobState& job, const v1::Hello& hello) {
   return hello.only_tells() && job.IsCalled(hello.job_id());
 }
 
+void HearHerald(Turn& turn, const v1::Hello& hello) {
+  JobState& job = turn.job;
+  if (hello.has_master() || hello.term() <= job.term || !job.voters.counts_ended) return;
+  job.voters.CountEnded(false);
+  turn.Note("master-doubted", "", "a node that this master does not know says that the job has a later one");
+}
+
 bool IsNodeOf(const JobState& job, const std::string& node_id) {
   const Electorate& voters = job.voters;
   if (job.session_of.contains(node_id)) return true;

@@ -74,6 +74,10 @@ bool StepsAside(Turn& turn, const AgentAttached& e);
 bool KnowsBetter(Turn& turn, const AgentAttached& e);
 // It does not join, and hears nothing; its stream stays open.
 bool IsHerald(const JobState& job, const v1::Hello& hello);
+// Such a one says that there is a later master, and is not believed in where that is: it may be a node that has come to
+// the job since, and trains on while all that this master knows have ended. These count for nothing then, as long as no
+// round of this master's is confirmed.
+void HearHerald(Turn& turn, const v1::Hello& hello);
 // Whether it is here, or among those that trained last.
 bool IsNodeOf(const JobState& job, const std::string& node_id);
 // Whether one in clear is believed in that, if it is one: it is a node of this job, here or among those that trained

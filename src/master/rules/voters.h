@@ -92,8 +92,8 @@ class Voters {
     return gone;
   }
 
-  // This master is at the endpoint.
-  void CountEnded() { counts_ended_ = true; }
+  // This master is at the endpoint; no more: there may be others than those that it knows.
+  void CountEnded(bool counts = true) { counts_ended_ = counts; }
 
   // Nobody else can be elected.
   bool MayDecide() const { return MayDecide(here_); }
@@ -161,7 +161,7 @@ struct Electorate {
   // Rounds that this master has begun since, and that no member is known to have left: each may be running, though
   // nothing that its nodes say arrives here. The next one takes a member away from each.
   std::vector<Voters> begun;
-  bool counts_ended = false;  // this master is at the endpoint
+  bool counts_ended = false;  // this master is at the endpoint, and knows all that have a part
 
   void Begin(Voters round) {
     std::erase_if(begun, [&round](const Voters& before) { return before.HasSameMembersAs(round); });
@@ -186,10 +186,10 @@ struct Electorate {
     for (Voters& round : begun) ask = round.Leave(node_id, heard) || ask;
     return ask;
   }
-  void CountEnded() {
-    counts_ended = true;
-    confirmed.CountEnded(), told.CountEnded();
-    for (Voters& round : begun) round.CountEnded();
+  void CountEnded(bool counts = true) {
+    counts_ended = counts;
+    confirmed.CountEnded(counts), told.CountEnded(counts);
+    for (Voters& round : begun) round.CountEnded(counts);
   }
   void BeGone(const std::string& node_id) {
     confirmed.BeGone(node_id);

@@ -147,6 +147,8 @@ TEST(ElectorateTest, TheWayOutIsOfThoseThatWereToldAsWell) {
   EXPECT_FALSE(all.MayDecide());
   for (int found = 0; found < kFoundEnded; ++found) all.Answer("c", true);
   EXPECT_TRUE(all.MayDecide());
+  all.CountEnded(false);
+  EXPECT_FALSE(all.MayDecide()) << "somebody else may have gone on";
 }
 
 }  // namespace

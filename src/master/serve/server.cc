@@ -466,6 +466,11 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
     endpoint_->CountRefused(
         Refusals::Door::kEndpoint,
         fmt::format("one at {} tells of another master, and is no node of this one", session.peer()));
+    if (message.hello().term() > state_.term && state_.voters.counts_ended) {
+      v1::AgentMessage doubted = message;
+      doubted.mutable_hello()->clear_master();
+      Feed(AttachedOf(session.id(), doubted, PeerAddress(session.peer())));
+    }
     return Tell(session.id(), RefusedFor("only a node of this job may tell of another master"));
   }
   v1::AgentMessage believed = message;
