@@ -261,6 +261,7 @@ void CheckpointKeeper::OnPrepared(const Status& made, const ckpt::SlotPlan& plan
   preparing_.pop_front();
   if (made.ok()) {
     memory_->Install(plan);
+    ReplaceSlots();  // what was begun for slots of other sizes begins anew
     prepared_[plan.dir][plan.page] = {plan.bytes, plan.slots, packet.slots};
     Answer(local_rank, JsonObject()
                            .Add("id", packet.id)

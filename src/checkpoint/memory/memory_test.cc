@@ -315,6 +315,37 @@ TEST_F(MemoryTest, AnImageThatWasHandedOutIsReplacedWhenANewerOneIsCommitted) {
   EXPECT_GE(Save(50), 0) << "the fresh slot is as good as any";
 }
 
+// Files are made while ranks go on: the state has grown in the meantime, or the other way round.
+TEST_F(MemoryTest, AReplacementThatWasBegunForOtherSizesBeginsAnew) {
+  for (const bool is_installed_first : {true, false}) {
+    dir_ = fmt::format("{}/data{}", root_, is_installed_first);
+    fs::create_directory(dir_);
+    memory_->SetLiveEpoch(1);
+    Prepare(2);
+    Save(10);
+    memory_->Commit(dir_, {1, 10});
+    ASSERT_TRUE(memory_->HandOut(memory_->Images().at(0)));
+    Save(20);
+    memory_->Commit(dir_, {1, 20});
+    const auto plans = memory_->Replacements();
+    ASSERT_THAT(plans, SizeIs(1));
+    const auto larger = memory_->Plan(dir_, "0", 2 * kBytes, 2, 0);
+    ASSERT_TRUE(larger.ok() && MakeSlotFiles(larger->files).ok() && MakeSlotFiles(plans[0].files).ok());
+    memory_->Install(is_installed_first ? plans[0] : *larger);
+    memory_->Install(is_installed_first ? *larger : plans[0]);
+    EXPECT_FALSE(fs::exists(plans[0].files.at(0).path)) << "of a size that is not wanted any more";
+    EXPECT_EQ(Page().slot_bytes, 2 * kBytes);
+    const auto again = memory_->Replacements();
+    ASSERT_THAT(again, SizeIs(1));
+    EXPECT_EQ(again[0].bytes, 2 * kBytes);
+    ASSERT_TRUE(MakeSlotFiles(again[0].files).ok());
+    memory_->Install(again[0]);
+    EXPECT_GE(Save(30), 0) << "no slot is lost to that";
+    memory_->Remove();
+    OpenAgain();
+  }
+}
+
 TEST_F(MemoryTest, WithoutMemoryForAFreshFileTheOldOneGoesAndTheSlotComesBackLater) {
   Prepare(2);
   const int slot = Save(10);

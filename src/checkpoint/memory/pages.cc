@@ -44,7 +44,7 @@ const NodePages::Page* NodePages::Find(const std::string& dir, const std::string
 
 void NodePages::Add(const std::string& dir, const std::string& name, const std::string& folder, uint8_t* bytes) {
   Page& page = dirs_[dir][name];
-  page = {name, folder, bytes, 1, {}, {}, {}, {}, {}, {}, 0};
+  page = {name, folder, bytes, 1, {}, {}, {}, {}, {}, {}, 0, 0, 0};
   ControlPage parsed;
   if (!ParseControl(bytes, kControlBytes, &parsed).empty()) page.control().Format(live_epoch_);
   const ControlPage now = page.Parse();
@@ -171,7 +171,23 @@ StatusOr<SlotPlan> NodePages::Plan(const std::string& dir, const std::string& na
     std::erase(page->to_tell, slot);  // one that went without a file
     plan.files.push_back(NewFile(*page, slot, wanted.bytes));
   }
+  page->planned_bytes = plan.bytes;
+  page->planned_slots = plan.slots;
   return plan;
+}
+
+bool NodePages::IsOutdated(const Page& page, const SlotPlan& plan) {
+  return page.planned_bytes != 0 && (plan.bytes != page.planned_bytes || plan.slots != page.planned_slots);
+}
+
+std::vector<std::string> NodePages::TellAgain(Page& page, const SlotPlan& plan) {
+  std::vector<std::string> unnamed;
+  for (const SlotFile& file : plan.files) {
+    if (file.number != 0) unnamed.push_back(file.path);
+    const bool is_told = std::ranges::find(page.to_tell, file.slot) != page.to_tell.end();
+    if (page.replacing.contains(file.slot) && !is_told) page.to_tell.push_back(file.slot);
+  }
+  return unnamed;
 }
 
 std::vector<std::string> NodePages::Install(const SlotPlan& plan) {
@@ -181,6 +197,7 @@ std::vector<std::string> NodePages::Install(const SlotPlan& plan) {
     for (const SlotFile& file : plan.files) unnamed.push_back(file.path);
     return unnamed;
   }
+  if (IsOutdated(*page, plan)) return TellAgain(*page, plan);
   const ControlPage before = page->Parse();
   std::vector<uint64_t> numbers;
   for (const Slot& slot : before.slots) numbers.push_back(slot.file_number);
@@ -415,7 +432,8 @@ SlotPlan NodePages::Postponed(const SlotPlan& plan, bool* had) {
   if (page == nullptr) return without;
   const ControlPage before = page->Parse();
   for (SlotFile& file : without.files) {
-    *had = *had || before.slots[static_cast<size_t>(file.slot)].file_number != 0;
+    const auto slot = static_cast<size_t>(file.slot);
+    *had = *had || (slot < before.slots.size() && before.slots[slot].file_number != 0);
     file.number = 0;
     page->to_tell.push_back(file.slot);
   }

@@ -112,6 +112,9 @@ class NodePages {
     // Slots over which a newer save was committed while they were read, in the round of that epoch.
     std::map<int, uint64_t> overdue;
     uint64_t opened_epoch = 0;  // the last round in which a rank has opened it
+    // By the newest Plan(), which may not be installed yet; 0 bytes: there was none since the page was taken up.
+    uint64_t planned_bytes = 0;
+    int planned_slots = 0;
 
     Control control() const { return Control(bytes); }
     std::string SlotPath(int slot, uint64_t number) const;
@@ -124,6 +127,10 @@ class NodePages {
   static bool HasImage(const Page& page, const Slot& slot, int index);
   bool MustStay(const Page& page, const ControlPage& now, int slot) const;
   static void Outgrow(Page& page, int slot);
+  // A replacement that was begun before slots of other sizes were asked for.
+  static bool IsOutdated(const Page& page, const SlotPlan& plan);
+  // Replacements tells its slots again; the files that are nobody's.
+  static std::vector<std::string> TellAgain(Page& page, const SlotPlan& plan);
   // That with the page's image of a save; -1: there is none.
   static int SlotOf(const Page& page, const ControlPage& now, const SaveKey& save);
   static MemoryImage ImageIn(const std::string& dir, const Page& page, const Slot& slot, int index);
