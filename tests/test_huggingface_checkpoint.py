@@ -2,6 +2,7 @@
 and weights; the Trainer reads our folders and we its own. Part of `./run test --callers`, elsewhere left out by
 conftest.py."""
 
+import contextlib
 import json
 import os
 import random
@@ -197,6 +198,56 @@ def test_the_newest_and_the_best_are_kept(make_job, folder):
     assert os.path.basename(best.pop()) in kept
     below = {path.name for path in (folder / "_phalanx").iterdir() if path.name.isdigit()}
     assert {f"checkpoint-{name}" for name in below} == set(kept)
+
+
+class Sentences(torch.utils.data.Dataset):
+    def __len__(self):
+        return 12  # 3 steps
+
+    def __getitem__(self, index):
+        words = torch.arange(8) % 7
+        return {"input_ids": words, "labels": words}
+
+
+def trainer_here(folder, steps, **more):
+    """A Trainer of this process, alone."""
+    import transformers
+
+    config = transformers.GPT2Config(vocab_size=8, n_positions=8, n_embd=4, n_layer=1, n_head=1)
+    given = {"output_dir": str(folder), "max_steps": steps, "per_device_train_batch_size": 4, "use_cpu": True}
+    given.update(report_to=[], disable_tqdm=True, logging_steps=100)
+    model = transformers.GPT2LMHeadModel(config)
+    arguments = transformers.TrainingArguments(**{**given, **more})
+    return transformers.Trainer(model, arguments, train_dataset=Sentences(), eval_dataset=Sentences())
+
+
+@contextlib.contextmanager
+def flash_here(folder, steps, memory_steps=0, **more):
+    from phalanx.checkpoint.adapters.huggingface import FlashCheckpoint
+
+    trainer = trainer_here(folder, steps, **more)
+    flash = FlashCheckpoint(trainer, memory_steps=memory_steps)
+    try:
+        yield flash
+    finally:
+        flash.close()
+
+
+def scored(trainer, *scores):
+    """Its evaluations have these."""
+    scores = iter(scores)
+    trainer.compute_metrics = lambda prediction: {"score": next(scores)}
+
+
+BY_SCORE = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "score", "greater_is_better": True}
+
+
+def test_the_best_stays_where_a_better_one_was_not_saved(folder):
+    with flash_here(folder, 4, save_steps=2, save_total_limit=1, **BY_SCORE) as flash:
+        scored(flash.trainer, 0.1, 0.8, 0.9, 0.2)
+        flash.trainer.train()
+        assert flash.trainer.state.best_model_checkpoint == str(folder / "checkpoint-2")
+    assert (folder / "checkpoint-2" / "trainer_state.json").exists()
 
 
 def test_epochs_are_saved_at_their_end(make_job, folder):

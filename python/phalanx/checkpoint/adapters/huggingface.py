@@ -413,7 +413,10 @@ def _why_not(trainer, memory_steps, settings):
 
 
 def _best_of(state):
-    return state.best_global_step if getattr(state, "best_model_checkpoint", None) else None
+    """The step of the best folder; None: there is none. One that was better since may lie nowhere."""
+    name = os.path.basename(state.best_model_checkpoint or "")
+    number = name[len(_PREFIX) :]
+    return int(number) if name.startswith(_PREFIX) and number.isdigit() else None
 
 
 @functools.lru_cache(None)
