@@ -1,6 +1,8 @@
 """Folders of a framework beside the steps of a checkpoint directory, in one process: what is shown, and what goes."""
 
 import dataclasses
+import errno
+import glob
 import os
 import shutil
 import subprocess
@@ -348,6 +350,53 @@ def test_what_a_dead_life_has_laid_out_goes_and_what_a_living_one_has_stays(out)
         restored.Restorer(checkpointer, "test", "test")
         assert [os.path.exists(folder), os.path.exists(mine)] == [False, True]
         captured.release(mine)
+
+
+class InMemory(dict):
+    """What was found there: a file's bytes, or what a copy of it raises in a folder that begins so."""
+
+    source, step = "memory", 8
+
+    def __init__(self, content, full=""):
+        super().__init__(content)
+        self.full = full
+
+    def copy(self, name, path):
+        with open(path, "wb") as file:
+            file.write(self[name][:3])
+            if self.full and path.startswith(self.full):
+                raise OSError(errno.ENOSPC, "No space left on device", path)
+            file.write(self[name][3:])
+
+
+def test_what_has_no_room_in_memory_is_laid_out_on_disk(out, capsys):
+    with opened(out) as checkpointer:
+        stored(checkpointer, 4)
+        restorer = restored.Restorer(checkpointer, "test", "test")
+        beginning = captured._beginning("test-resume", checkpointer.directory)
+        found = InMemory({MARK: b"state 8"}, beginning)
+        folder = restorer.folder_of(found, "checkpoint-8")
+        with open(os.path.join(folder, MARK)) as file:
+            assert file.read() == "state 8"
+        assert os.path.basename(folder) == "checkpoint-8" and folder.startswith(str(out))
+        assert not glob.glob(f"{beginning}*")
+        assert "step 8 in memory is laid out in" in capsys.readouterr().err
+        folders_of(checkpointer, out).repair()
+        assert [each.step for each in checkpointer.steps()] == [4]
+        restorer.let_go()
+        assert not os.path.exists(os.path.dirname(folder))
+        with pytest.raises(RuntimeError, match=r"step 8 in memory cannot be laid out in files: .*No space left"):
+            restorer.folder_of(InMemory(found, "/"), "checkpoint-8")
+        assert not [name for name in os.listdir(out / "_phalanx") if name.startswith(".resuming")]
+
+
+def test_what_a_killed_life_has_laid_out_on_disk_goes(out):
+    with opened(out) as checkpointer:
+        left = out / "_phalanx" / ".resuming-0-abc" / "checkpoint-8"
+        left.mkdir(parents=True)
+        (left / MARK).write_text("half of")
+        restored.Restorer(checkpointer, "test", "test")
+        assert not left.parent.exists()
 
 
 def test_two_of_a_process_have_a_folder_each(out):

@@ -1,13 +1,19 @@
 """What was found, as a folder that a framework reads: that on disk as it lies there, and one in memory that is laid out
 of what memory holds, once on each node, until the framework has read it."""
 
+import contextlib
 import os
+import shutil
+import tempfile
 import weakref
 
 import torch.distributed as dist
 
 from phalanx.checkpoint.adapters import captured
+from phalanx.checkpoint.people import say
 from phalanx.checkpoint.ranks import place
+
+_RESUMING = ".resuming-"  # in the checkpoint directory, where memory has no room: docs/formats/published-folders.md
 
 
 class Restorer:
@@ -20,6 +26,8 @@ class Restorer:
         self._parent = self._removal = None
         if self._place.local_rank == 0:
             captured.empty_locked_by_nobody(self._purpose, self._directory)
+        if self._place.rank == 0:
+            self._remove_what_dead_lives_have_laid_out()
 
     def of_all(self, value):
         """[what each rank gives]."""
@@ -49,6 +57,7 @@ class Restorer:
             try:
                 self._lay_out(found, name)
             except (OSError, RuntimeError) as error:
+                self.let_go()
                 why = f"{self._who}: step {found.step} in memory cannot be laid out in files: {error}"
         answers = self.of_all((why, self._place.rank, self._parent))
         for failed, _, _ in answers:
@@ -58,13 +67,28 @@ class Restorer:
         return os.path.join(parent, name)
 
     def _lay_out(self, found, name):
+        """In memory, or in the checkpoint directory where that has no room."""
         self.let_go()
-        self._parent = captured.scratch(self._purpose, self._directory, self._place.rank)
-        self._removal = weakref.finalize(self, captured.release, self._parent)
-        folder = os.path.join(self._parent, name)
+        try:
+            self._copy(found, name, captured.scratch(self._purpose, self._directory, self._place.rank))
+        except OSError as error:
+            self.let_go()
+            say(f"step {found.step} in memory is laid out in {self._directory}, until it is read: {error}")
+            self._copy(found, name, tempfile.mkdtemp(prefix=f"{_RESUMING}{self._place.rank}-", dir=self._directory))
+
+    def _copy(self, found, name, parent):
+        self._parent, self._removal = parent, weakref.finalize(self, captured.release, parent)
+        folder = os.path.join(parent, name)
         os.mkdir(folder)
         for file in found:
             found.copy(file, os.path.join(folder, file))
+
+    def _remove_what_dead_lives_have_laid_out(self):
+        """On disks of several nodes locks of folders say nothing. This life lays nothing out before all are here."""
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self._directory):
+                if entry.name.startswith(_RESUMING) and entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
     def let_go(self):
         if self._removal is not None:
