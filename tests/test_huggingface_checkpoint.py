@@ -250,6 +250,32 @@ def test_the_best_stays_where_a_better_one_was_not_saved(folder):
     assert (folder / "checkpoint-2" / "trainer_state.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("strategy", "saves"),
+    [
+        ("no", [(3, "memory", 1), (6, "memory", 2)]),
+        ("steps", [(3, "disk", 0), (6, "disk", 1)]),
+        ("epoch", [(3, "disk", 1), (6, "disk", 2)]),
+        ("best", [(3, "disk", 1), (6, "memory", 2)]),
+    ],
+)
+def test_the_end_of_an_epoch_is_saved_once_behind_its_evaluation(folder, monkeypatch, strategy, saves):
+    """But where the Trainer itself saves it before."""
+    asked = {"eval_strategy": "epoch", "save_strategy": strategy, "metric_for_best_model": "score"}
+    with flash_here(folder, 6, memory_steps=3, save_steps=3, greater_is_better=True, **asked) as flash:
+        stock, made = flash._saver.save, []
+
+        def save(step, contents, storage, told):
+            evaluations = [entry for entry in flash.trainer.state.log_history if "eval_score" in entry]
+            made.append((step, storage.value, len(evaluations)))
+            return stock(step, contents, storage, told)
+
+        monkeypatch.setattr(flash._saver, "save", save)
+        scored(flash.trainer, 0.9, 0.1)
+        flash.trainer.train()
+    assert made == saves
+
+
 def test_epochs_are_saved_at_their_end(make_job, folder):
     run(make_job, folder, "--by-epoch", "--best", "--steps=12")
     assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-12", "checkpoint-6"]

@@ -67,7 +67,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
         self._early = early.Early(self._checkpointer, self._contents)
         self._restorer = restored.Restorer(self._checkpointer, "hf", _WHO)
         self._weights = _Weights(self._write_model, self._scratch)
-        self._saved_step = -1
+        self._saved_step = self._put_off_step = -1
         if transformers.__version__.startswith("4.") and str(trainer.args.device) == _CPU_BY_NUMBER:
             _know_cpu_by_number()
         self._stock = {name: getattr(trainer, name) for name in _TAKEN_OVER}
@@ -103,7 +103,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
     def _maybe_log_save_evaluate(self, *arguments, **named):
         result = self._stock["_maybe_log_save_evaluate"](*arguments, **named)
         state, control = self.trainer.state, self.trainer.control
-        if self._memory_steps and state.global_step % self._memory_steps == 0 and not self._saves_behind():
+        if self._memory_steps and state.global_step % self._memory_steps == 0 and self._is_last_call():
             self.save(Storage.MEMORY)
         if control.should_training_stop:
             self._wait_published()
@@ -117,12 +117,17 @@ class FlashCheckpoint(transformers.TrainerCallback):
         saves_to_memory = 0 < self._memory_steps <= self.trainer.state.max_steps
         return saves_to_memory or str(getattr(strategy, "value", strategy)) != "no"
 
-    def _saves_behind(self):
-        """Whether this step is saved already, or is saved to storage once more when its epoch is over."""
+    def _is_last_call(self):
+        """Whether this step is to be saved now: it is not saved already, and the Trainer asks no more what to do behind
+        it. It does so once more at the end of an epoch, where it may evaluate, and save to storage."""
         state, arguments = self.trainer.state, self.trainer.args
+        if state.global_step == self._saved_step:
+            return False
         strategies = {str(getattr(each, "value", each)) for each in (arguments.save_strategy, arguments.eval_strategy)}
         ends_epoch = state.epoch is not None and float(state.epoch).is_integer() and "epoch" in strategies
-        return state.global_step == self._saved_step or ends_epoch
+        is_last = not ends_epoch or state.global_step == self._put_off_step
+        self._put_off_step = state.global_step
+        return is_last
 
     def _save_checkpoint(self, model, trial, metrics=None):
         """In place of the Trainer's own. Some give `metrics`, of which none are in a checkpoint."""
