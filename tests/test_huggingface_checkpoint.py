@@ -312,6 +312,31 @@ def test_another_model_is_refused_with_one_sentence(make_job, folder):
     assert "is of another model: 'transformer.h.0.attn.c_attn.bias' is [96], and [192] in this one" in node.stderr
 
 
+def test_weights_in_other_files_are_of_the_same_model(folder, tmp_path):
+    """Releases of transformers cut them by other sizes, and older Trainers pickle them."""
+    from safetensors.torch import save_file
+
+    with flash_here(tmp_path / "new", 1, save_strategy="no") as flash:
+        (weights,) = flash._weights.now(flash.trainer.model)[0].values()
+        names = sorted(weights.tensors)
+        parts = (names[:3], names[3:])
+        folder.mkdir()
+        for number, part in enumerate(parts, 1):
+            tensors = {name: weights.tensors[name] for name in part}
+            save_file(tensors, folder / f"model-0000{number}-of-00002.safetensors")
+        save_file({"average": torch.zeros(3)}, folder / "average.safetensors")  # a callback's
+        assert flash._why_another_model(str(folder)) is None
+        save_file({names[0]: torch.zeros(7)}, folder / "model-00001-of-00002.safetensors")
+        assert f"{names[0]!r} is [7], and " in flash._why_another_model(str(folder))
+        for path in folder.glob("model-*"):
+            path.unlink()
+        assert "has no model.safetensors, in which" in flash._why_another_model(str(folder))
+        (folder / "training_args.bin").touch()
+        assert "has no model.safetensors, in which" in flash._why_another_model(str(folder))
+        (folder / "pytorch_model.bin").touch()
+        assert flash._why_another_model(str(folder)) is None
+
+
 def test_without_phalanx_run_the_folders_are_the_same(make_job, folder, whole):
     job = run(make_job, folder, launcher="torchrun")
     assert weights(job) == whole[1]

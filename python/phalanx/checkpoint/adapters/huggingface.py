@@ -13,6 +13,7 @@ import functools
 import io
 import math
 import os
+import re
 import weakref
 import zipfile
 
@@ -33,6 +34,7 @@ _PREFIX = "checkpoint-"
 _BELOW = "_phalanx"  # in output_dir: a name that pushes to the hub leave out
 _STATE, _OPTIMIZER, _SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.pt"
 _CPU_BY_NUMBER = "cpu:0"
+_SHARD = re.compile(r"-\d+-of-\d+(?=\.safetensors\Z)")
 _STORED_WAIT_S = 600  # at the end of a training, as that of a job's end
 _TAKEN_OVER = ("_save_checkpoint", "_maybe_log_save_evaluate", "_load_best_model", "train")
 _CALLED = ("save_model", "store_flos", "_save", "_save_rng_state", "_load_from_checkpoint", "add_callback")
@@ -281,25 +283,25 @@ class FlashCheckpoint(transformers.TrainerCallback):
         return None
 
     def _why_another_model(self, folder):
-        """None: its weights have the names and shapes of this model's."""
+        """None: its weights have the names and shapes of this model's, in however many files; or it has none that this
+        could tell from another's."""
         if self.trainer.model_init is not None:
             return None
         weights, _ = self._weights.now(self.trainer.model)
-        for name, file in weights.items():
-            path = os.path.join(folder, name)
-            if not os.path.isfile(path):
-                return f"{folder} has no {name}, in which this model's weights lie: it is of another model"
-            there = _shapes(path)
-            here = {tensor: list(value.shape) for tensor, value in file.tensors.items()}
-            differs = sorted(each for each in {*there, *here} if there.get(each) != here.get(each))
-            if differs:
-                first = differs[0]
-                return (
-                    f"{folder} is of another model: {first!r} is {there.get(first, 'not there')}, and "
-                    f"{here.get(first, 'not there')} in this one: give another output_dir, or begin anew without "
-                    "resume_from_checkpoint"
-                )
-        return None
+        there = _shapes_in(folder, {_whole_name(name) for name in weights})
+        if there is None:
+            name = min(weights)
+            return f"{folder} has no {name}, in which this model's weights lie: it is of another model"
+        here = {tensor: list(value.shape) for file in weights.values() for tensor, value in file.tensors.items()}
+        differs = sorted(each for each in {*there, *here} if there.get(each) != here.get(each)) if there else []
+        if not differs:
+            return None
+        first = differs[0]
+        return (
+            f"{folder} is of another model: {first!r} is {there.get(first, 'not there')}, and "
+            f"{here.get(first, 'not there')} in this one: give another output_dir, or begin anew without "
+            "resume_from_checkpoint"
+        )
 
     def _output_of_finished(self, folder):
         """What train() returns where nothing is left to train; None: something is."""
@@ -462,6 +464,21 @@ def _shapes(path):
     """{name: shape} of a safetensors file."""
     with safe_open(path, framework="pt") as file:
         return {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - it is no dict
+
+
+def _whole_name(name):
+    """Of a file of weights, without its number among several: how many there are is a matter of their size."""
+    return _SHARD.sub("", name)
+
+
+def _shapes_in(folder, whole_names):
+    """{name: shape} of the tensors in the safetensors files of these names, or of their parts. {}: the weights are in
+    another format, which the Trainer may read; None: there are none of these names."""
+    names = os.listdir(folder) if os.path.isdir(folder) else ()
+    files_there = [name for name in names if _whole_name(name) in whole_names]
+    if not files_there:
+        return {} if any(name.endswith(".bin") and name != "training_args.bin" for name in names) else None
+    return {tensor: shape for name in files_there for tensor, shape in _shapes(os.path.join(folder, name)).items()}
 
 
 def _why_not_whole(folder):
