@@ -13,17 +13,14 @@ import functools
 import io
 import math
 import os
-import re
 import weakref
-import zipfile
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
 from transformers.trainer_callback import ExportableState
 
 from phalanx.checkpoint import files
-from phalanx.checkpoint.adapters import captured, early, published, restored, saver
+from phalanx.checkpoint.adapters import captured, early, huggingface_folder, published, restored, saver
 from phalanx.checkpoint.formats import disk
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.people import say
@@ -32,9 +29,8 @@ from phalanx.checkpoint.ranks import place
 _WHO = "phalanx.checkpoint.adapters.huggingface"
 _PREFIX = "checkpoint-"
 _BELOW = "_phalanx"  # in output_dir: a name that pushes to the hub leave out
-_STATE, _OPTIMIZER, _SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.pt"
+_STATE, _OPTIMIZER, _SCHEDULER = huggingface_folder.STATE, "optimizer.pt", "scheduler.pt"
 _CPU_BY_NUMBER = "cpu:0"
-_SHARD = re.compile(r"-\d+-of-\d+(?=\.safetensors\Z)")
 _STORED_WAIT_S = 600  # at the end of a training, as that of a job's end
 _TAKEN_OVER = ("_save_checkpoint", "_maybe_log_save_evaluate", "_load_best_model", "train")
 _CALLED = ("save_model", "store_flos", "_save", "_save_rng_state", "_load_from_checkpoint", "add_callback")
@@ -274,34 +270,20 @@ class FlashCheckpoint(transformers.TrainerCallback):
             if is_ours(step):
                 continue
             folder = self._folders.path(step)
-            if written > _changed(folder):
+            if written > huggingface_folder.changed(folder):
                 return None
-            why = _why_not_whole(folder)
+            why = huggingface_folder.why_not_whole(folder)
             if why is None:
                 return folder
             say(f"{folder} is passed over: {why}")
         return None
 
     def _why_another_model(self, folder):
-        """None: its weights have the names and shapes of this model's, in however many files; or it has none that this
-        could tell from another's."""
+        """None: it is not known to be another's."""
         if self.trainer.model_init is not None:
             return None
         weights, _ = self._weights.now(self.trainer.model)
-        there = _shapes_in(folder, {_whole_name(name) for name in weights})
-        if there is None:
-            name = min(weights)
-            return f"{folder} has no {name}, in which this model's weights lie: it is of another model"
-        here = {tensor: list(value.shape) for file in weights.values() for tensor, value in file.tensors.items()}
-        differs = sorted(each for each in {*there, *here} if there.get(each) != here.get(each)) if there else []
-        if not differs:
-            return None
-        first = differs[0]
-        return (
-            f"{folder} is of another model: {first!r} is {there.get(first, 'not there')}, and "
-            f"{here.get(first, 'not there')} in this one: give another output_dir, or begin anew without "
-            "resume_from_checkpoint"
-        )
+        return huggingface_folder.why_another_model(folder, weights)
 
     def _output_of_finished(self, folder):
         """What train() returns where nothing is left to train; None: something is."""
@@ -452,50 +434,6 @@ def _is_finished(state, arguments):
 
 def _written(found):
     return disk.manifest_of(found.folder)["written_unix_ms"] / 1000
-
-
-def _changed(folder):
-    with contextlib.suppress(OSError):
-        return os.stat(os.path.join(folder, _STATE)).st_mtime
-    return 0.0
-
-
-def _shapes(path):
-    """{name: shape} of a safetensors file."""
-    with safe_open(path, framework="pt") as file:
-        return {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - it is no dict
-
-
-def _whole_name(name):
-    """Of a file of weights, without its number among several: how many there are is a matter of their size."""
-    return _SHARD.sub("", name)
-
-
-def _shapes_in(folder, whole_names):
-    """{name: shape} of the tensors in the safetensors files of these names, or of their parts. {}: the weights are in
-    another format, which the Trainer may read; None: there are none of these names."""
-    names = os.listdir(folder) if os.path.isdir(folder) else ()
-    files_there = [name for name in names if _whole_name(name) in whole_names]
-    if not files_there:
-        return {} if any(name.endswith(".bin") and name != "training_args.bin" for name in names) else None
-    return {tensor: shape for name in files_there for tensor, shape in _shapes(os.path.join(folder, name)).items()}
-
-
-def _why_not_whole(folder):
-    """None: all that a resume reads is there. What the Trainer was writing when it was killed is not."""
-    try:
-        transformers.TrainerState.load_from_json(os.path.join(folder, _STATE))
-        for name in os.listdir(folder):
-            path = os.path.join(folder, name)
-            if name.endswith(".safetensors"):
-                _shapes(path)
-            elif name.endswith((".pt", ".pth", ".bin")) and not zipfile.is_zipfile(path):
-                return f"{name} is cut off"
-    except FileNotFoundError as error:
-        return f"it has no {os.path.basename(error.filename or _STATE)}"
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        return f"{type(error).__name__}: {error}"
-    return None
 
 
 @contextlib.contextmanager
