@@ -293,6 +293,31 @@ def test_adapters_of_peft_are_saved_alone(make_job, folder, tmp_path):
     assert (folder / "checkpoint-16" / name).read_bytes() == (theirs / name).read_bytes()
 
 
+def test_an_adapter_with_a_name_lies_in_its_folder(folder, capsys):
+    import peft
+
+    def with_adapter(trainer):
+        given = peft.LoraConfig(r=2, target_modules=["c_attn"], task_type="CAUSAL_LM")
+        trainer.model = trainer.model_wrapped = peft.PeftModel(trainer.model, given, adapter_name="other")
+        return trainer
+
+    with flash_here(folder, 2, save_steps=1) as flash:
+        with_adapter(flash.trainer).train()
+        (weights,) = flash._weights.now(flash.trainer.model)[0].values()
+        trained = {name: tensor.clone() for name, tensor in weights.tensors.items()}
+    names = {path.name for path in (folder / "checkpoint-2" / "other").iterdir()}
+    assert names == {"adapter_config.json", "adapter_model.safetensors"}
+    with flash_here(folder, 2, save_steps=1) as flash:  # a training that is over
+        with_adapter(flash.trainer).train(resume_from_checkpoint=True)
+        (weights,) = flash._weights.now(flash.trainer.model)[0].values()
+        assert same(trained, dict(weights.tensors)) and flash.trainer.state.global_step == 2
+    with flash_here(folder, 3, save_steps=1) as flash:
+        with_adapter(flash.trainer).train(resume_from_checkpoint=True)
+    assert f"goes on from {folder}/_phalanx/2\n" in capsys.readouterr().err
+    assert (folder / "checkpoint-3" / "other").is_dir()
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith("phx-hf-resume")]
+
+
 def test_half_a_folder_of_the_trainers_is_passed_over(make_job, folder, whole):
     run(make_job, folder, "--stock", "--resume=none", launcher="torchrun")
     for step, name in ((24, "trainer_state.json"), (16, "optimizer.pt")):

@@ -10,6 +10,8 @@ import sys
 import time
 
 import pytest
+import safetensors.torch
+import torch
 from phalanx.checkpoint import Storage, files
 from phalanx.checkpoint.adapters import captured, published, restored
 
@@ -380,7 +382,7 @@ def test_what_has_no_room_in_memory_is_laid_out_on_disk(out, capsys):
             assert file.read() == "state 8"
         assert os.path.basename(folder) == "checkpoint-8" and folder.startswith(str(out))
         assert not glob.glob(f"{beginning}*")
-        assert "step 8 in memory is laid out in" in capsys.readouterr().err
+        assert "step 8 is laid out in" in capsys.readouterr().err
         folders_of(checkpointer, out).repair()
         assert [each.step for each in checkpointer.steps()] == [4]
         restorer.let_go()
@@ -397,6 +399,55 @@ def test_what_a_killed_life_has_laid_out_on_disk_goes(out):
         (left / MARK).write_text("half of")
         restored.Restorer(checkpointer, "test", "test")
         assert not left.parent.exists()
+
+
+@pytest.mark.parametrize("source", ["memory", "disk"])
+def test_files_in_folders_are_laid_out_in_folders(out, source):
+    content = {"state.json": b"state 8", published.name_of("other/adapter.bin"): b"adapters"}
+    with opened(out) as checkpointer:
+        restorer = restored.Restorer(checkpointer, "test", "test", is_nested=True)
+        assert checkpointer.save(8, content, storage=Storage.DISK).wait_stored()
+        found = InMemory(content) if source == "memory" else checkpointer.load()[0]
+        folder = restorer.folder_of(found, "checkpoint-8")
+        assert contents_below(folder) == {"state.json": b"state 8", "other/adapter.bin": b"adapters"}
+        restorer.let_go()
+        assert not os.path.exists(folder)
+        assert checkpointer.load()[0].read("other%2Fadapter.bin") == b"adapters"
+
+
+def contents_below(folder):
+    found = {}
+    for parent, _, names_there in os.walk(folder):
+        for name in names_there:
+            with open(os.path.join(parent, name), "rb") as file:
+                found[os.path.relpath(file.name, folder)] = file.read()
+    return found
+
+
+def test_what_is_written_into_folders_is_captured_by_its_path(tmp_path):
+    tensors = {"weight": torch.ones(2)}
+
+    def write(folder):
+        for name in ("one", "two", "empty"):
+            os.mkdir(os.path.join(folder, name))
+        with open(os.path.join(folder, "one", "config.json"), "w") as file:
+            file.write("{}")
+        safetensors.torch.save_file(tensors, os.path.join(folder, "two", "model.safetensors"))
+        safetensors.torch.save_file(tensors, os.path.join(folder, "model.safetensors"))
+        safetensors.torch.save_file(tensors, str(tmp_path / "elsewhere.safetensors"))
+
+    (tmp_path / "scratch").mkdir()
+    weights, others = captured.capture(write, str(tmp_path / "scratch"))
+    assert sorted(weights) == ["model.safetensors", "two%2Fmodel.safetensors"]
+    assert others == {"one%2Fconfig.json": b"{}"}
+    assert os.listdir(tmp_path / "scratch") == [] and (tmp_path / "elsewhere.safetensors").stat().st_size > 0
+    with pytest.raises(captured.NotCaptured, match="here/there is no file, and a checkpoint holds files only"):
+        captured.capture(write_link, str(tmp_path / "scratch"))
+
+
+def write_link(folder):
+    os.mkdir(os.path.join(folder, "here"))
+    os.symlink("/", os.path.join(folder, "here", "there"))
 
 
 def test_two_of_a_process_have_a_folder_each(out):

@@ -45,10 +45,10 @@ class FlashCheckpoint:
         os.makedirs(below, exist_ok=True)
         self._checkpointer = files.Checkpointer(below, trackers=(), **settings)
         self._folders = published.Folders(
-            self._checkpointer, self._output, _PREFIX, archive_every=settings.get("archive_every")
+            self._checkpointer, self._output, _PREFIX, archive_every=settings.get("archive_every"), is_nested=True
         )
         self._saver = saver.Saver(self._checkpointer)
-        self._restorer = restored.Restorer(self._checkpointer, "accelerate", _WHO)
+        self._restorer = restored.Restorer(self._checkpointer, "accelerate", _WHO, is_nested=True)
         self._place = place.here()
         self._scratch = captured.scratch("accelerate", below, self._place.rank)
         weakref.finalize(self, captured.release, self._scratch)

@@ -13,6 +13,7 @@ import zlib
 import safetensors.torch
 import torch
 
+from phalanx.checkpoint.adapters.published import name_of
 from phalanx.checkpoint.files import Safetensors
 
 # Modules that bind safetensors.torch.save_file, by the name that it has there.
@@ -35,34 +36,46 @@ class NotCaptured(Exception):
 
 def capture(write, folder, states=()):
     """({name: Safetensors or state}, {name: bytes}) of what `write(folder)` leaves in that folder, which is empty and
-    is emptied again. Tensors are those that were given, not copies. `states`: what the names begin with whose states
-    torch.save is to write later. NotCaptured."""
+    is emptied again. Names are name_of(path) of published.py. Tensors are those that were given, not copies. `states`:
+    what the paths begin with whose states torch.save is to write later. NotCaptured."""
     found = {}
-    with _caught(found), _states_caught(found, states):
+    with _caught(found, folder), _states_caught(found, folder, states):
         write(folder)
     others = {}
-    for entry in os.scandir(folder):
-        if entry.name in found:
+    for path in _paths_of_files(folder):
+        name, own = name_of(path), os.path.basename(path)
+        if name in found:
             continue
-        if not entry.is_file():
-            raise NotCaptured(f"{entry.name} is a folder, and a checkpoint holds files only")
-        if not states and entry.name.endswith(_WEIGHTS) and entry.name not in _NO_WEIGHTS:
-            raise NotCaptured(f"{entry.name} holds weights in another format than safetensors")
-        with open(entry.path, "rb") as file:
-            others[entry.name] = file.read()
+        if not states and own.endswith(_WEIGHTS) and own not in _NO_WEIGHTS:
+            raise NotCaptured(f"{path} holds weights in another format than safetensors")
+        with open(os.path.join(folder, path), "rb") as file:
+            others[name] = file.read()
     empty(folder)
     return found, {name: data for name, data in others.items() if data}
 
 
+def _paths_of_files(folder):
+    """Below that folder, and without it."""
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = os.path.join(parent, name)
+            is_link_to_folder = os.path.isdir(path) and os.path.islink(path)
+            if is_link_to_folder or not (os.path.isdir(path) or os.path.isfile(path)):
+                raise NotCaptured(f"{os.path.relpath(path, folder)} is no file, and a checkpoint holds files only")
+        yield from (os.path.relpath(os.path.join(parent, name), folder) for name in names)
+
+
 @contextlib.contextmanager
-def _caught(found):
-    """Who calls save_file() in this thread, by one of the names above, fills `found` and writes an empty file."""
+def _caught(found, folder):
+    """Who calls save_file() in this thread for a file in there, by one of the names above, fills `found` and writes an
+    empty file."""
     thread, original = threading.get_ident(), safetensors.torch.save_file
 
     def save_file(tensors, filename, metadata=None):
-        if threading.get_ident() != thread:
+        path = _path_below(folder, filename)
+        if threading.get_ident() != thread or path is None:
             return original(tensors, filename, metadata)
-        found[os.path.basename(os.fspath(filename))] = Safetensors(dict(tensors), metadata)
+        found[name_of(path)] = Safetensors(dict(tensors), metadata)
         with open(filename, "wb"):  # some look for it
             return None
 
@@ -81,18 +94,18 @@ def _caught(found):
 
 
 @contextlib.contextmanager
-def _states_caught(found, states):
-    """The same of torch.save(), for files whose names begin so."""
+def _states_caught(found, folder, states):
+    """The same of torch.save(), for files whose paths begin so."""
     if not states:
         yield
         return
     thread, original = threading.get_ident(), torch.save
 
     def save(obj, f, *more, **named):
-        name = os.path.basename(os.fspath(f)) if isinstance(f, (str, os.PathLike)) else ""
-        if threading.get_ident() != thread or not name.startswith(states):
+        path = _path_below(folder, f)
+        if threading.get_ident() != thread or path is None or not path.startswith(states):
             return original(obj, f, *more, **named)
-        found[name] = obj
+        found[name_of(path)] = obj
         with open(f, "wb"):
             return None
 

@@ -56,14 +56,14 @@ class FlashCheckpoint(transformers.TrainerCallback):
         os.makedirs(directory, exist_ok=True)
         self._checkpointer = files.Checkpointer(directory, trackers=(), **settings)
         self._folders = published.Folders(
-            self._checkpointer, self._output, _PREFIX, _STATE, settings.get("archive_every")
+            self._checkpointer, self._output, _PREFIX, _STATE, settings.get("archive_every"), is_nested=True
         )
         self._place = place.here()
         self._scratch = captured.scratch("hf", directory, self._place.rank)
         weakref.finalize(self, captured.release, self._scratch)
         self._saver = saver.Saver(self._checkpointer)
         self._early = early.Early(self._checkpointer, self._contents)
-        self._restorer = restored.Restorer(self._checkpointer, "hf", _WHO)
+        self._restorer = restored.Restorer(self._checkpointer, "hf", _WHO, is_nested=True)
         self._weights = _Weights(self._write_model, self._scratch)
         self._saved_step = self._put_off_step = -1
         if transformers.__version__.startswith("4.") and str(trainer.args.device) == _CPU_BY_NUMBER:
@@ -243,16 +243,16 @@ class FlashCheckpoint(transformers.TrainerCallback):
         why = None
         if self._place.rank == 0:
             why = None if folder is None else self._why_another_model(folder)
-            say("the training begins anew" if folder is None else f"goes on from {self._named(folder, found, theirs)}")
+            say("the training begins anew" if folder is None else f"goes on from {self._named(found, theirs)}")
         why = self._restorer.agreed(why)
         if why is not None:
             raise ValueError(f"{_WHO}: {why}")
         return folder
 
-    def _named(self, folder, found, theirs):
+    def _named(self, found, theirs):
         if theirs is not None:
-            return folder
-        return f"step {found.step} in memory" if found.source == "memory" else folder
+            return theirs
+        return f"step {found.step} in memory" if found.source == "memory" else found.folder
 
     def _is_of_this_job(self, found):
         if found is None or found.source == "memory":

@@ -8,6 +8,8 @@ import zipfile
 import transformers
 from safetensors import SafetensorError, safe_open
 
+from phalanx.checkpoint.adapters.published import path_of
+
 STATE = "trainer_state.json"
 _SHARD = re.compile(r"-\d+-of-\d+(?=\.safetensors\Z)")
 
@@ -39,9 +41,10 @@ def why_not_whole(folder):
 def why_another_model(folder, weights):
     """None: the weights there have the names and shapes of these, {name: Safetensors}, in however many files; or they
     are in a format that this does not read, and the Trainer may."""
-    there = _shapes_in(folder, {_whole_name(name) for name in weights})
+    paths = [path_of(name) for name in weights]
+    there = _shapes_in(folder, set(map(_whole_name, paths)))
     if there is None:
-        return f"{folder} has no {min(weights)}, in which this model's weights lie: it is of another model"
+        return f"{folder} has no {min(paths)}, in which this model's weights lie: it is of another model"
     here = {tensor: list(value.shape) for file in weights.values() for tensor, value in file.tensors.items()}
     differs = sorted(each for each in {*there, *here} if there.get(each) != here.get(each)) if there else []
     if not differs:
@@ -54,19 +57,20 @@ def why_another_model(folder, weights):
     )
 
 
-def _whole_name(name):
+def _whole_name(path):
     """Of a file of weights, without its number among several: how many there are is a matter of their size."""
-    return _SHARD.sub("", name)
+    return _SHARD.sub("", path)
 
 
 def _shapes_in(folder, whole_names):
     """{name: shape} of the tensors in the safetensors files of these names, or of their parts. {}: the weights are
     pickled; None: there are none of these names."""
-    names = os.listdir(folder) if os.path.isdir(folder) else ()
-    files_there = [name for name in names if _whole_name(name) in whole_names]
-    if not files_there:
-        return {} if any(name.endswith(".bin") and name != "training_args.bin" for name in names) else None
-    return {tensor: shape for name in files_there for tensor, shape in _shapes(os.path.join(folder, name)).items()}
+    parents = [each for each in sorted(map(os.path.dirname, whole_names)) if os.path.isdir(os.path.join(folder, each))]
+    paths = [os.path.join(each, name) for each in parents for name in os.listdir(os.path.join(folder, each))]
+    found = [path for path in paths if _whole_name(path) in whole_names]
+    if not found:
+        return {} if any(path.endswith(".bin") and path != "training_args.bin" for path in paths) else None
+    return {tensor: shape for path in found for tensor, shape in _shapes(os.path.join(folder, path)).items()}
 
 
 def _shapes(path):

@@ -1,5 +1,6 @@
-"""What was found, as a folder that a framework reads: that on disk as it lies there, and one in memory that is laid out
-of what memory holds, once on each node, until the framework has read it."""
+"""What was found, as a folder that a framework reads: that on disk as it lies there, if its files are in no folders of
+their own, else one that is laid out of links or of what memory holds, once on each node, until the framework has read
+it."""
 
 import contextlib
 import os
@@ -9,7 +10,7 @@ import weakref
 
 import torch.distributed as dist
 
-from phalanx.checkpoint.adapters import captured
+from phalanx.checkpoint.adapters import captured, published
 from phalanx.checkpoint.people import say
 from phalanx.checkpoint.ranks import place
 
@@ -18,9 +19,10 @@ _RESUMING = ".resuming-"  # in the checkpoint directory, where memory has no roo
 
 class Restorer:
     """Of one rank. All ranks call of_all(), agreed(), is_later_life() and folder_of() together. `purpose` is in the
-    name of the folder; `who` begins what is raised."""
+    name of the folder; `who` begins what is raised; `is_nested`: names of files are paths of published.name_of()."""
 
-    def __init__(self, checkpointer, purpose, who):
+    def __init__(self, checkpointer, purpose, who, is_nested=False):
+        self._is_nested = is_nested
         self._directory, self._purpose, self._who = checkpointer.directory, f"{purpose}-resume", who
         self._place = place.here()
         self._parent = self._removal = None
@@ -50,7 +52,7 @@ class Restorer:
     def folder_of(self, found, name):
         """The path of a folder with the files of the StoredFiles. Call let_go() when they were read. RuntimeError, on
         all ranks."""
-        if found.source == "disk":
+        if found.source == "disk" and all(self._path(file) == file for file in found):
             return found.folder
         why = None
         if self._place.local_rank == 0:
@@ -58,7 +60,8 @@ class Restorer:
                 self._lay_out(found, name)
             except (OSError, RuntimeError) as error:
                 self.let_go()
-                why = f"{self._who}: step {found.step} in memory cannot be laid out in files: {error}"
+                where = "in memory" if found.source == "memory" else f"in {found.folder}"
+                why = f"{self._who}: step {found.step} {where} cannot be laid out in files: {error}"
         answers = self.of_all((why, self._place.rank, self._parent))
         for failed, _, _ in answers:
             if failed is not None:
@@ -73,7 +76,7 @@ class Restorer:
             self._copy(found, name, captured.scratch(self._purpose, self._directory, self._place.rank))
         except OSError as error:
             self.let_go()
-            say(f"step {found.step} in memory is laid out in {self._directory}, until it is read: {error}")
+            say(f"step {found.step} is laid out in {self._directory}, until it is read: {error}")
             self._copy(found, name, tempfile.mkdtemp(prefix=f"{_RESUMING}{self._place.rank}-", dir=self._directory))
 
     def _copy(self, found, name, parent):
@@ -81,7 +84,15 @@ class Restorer:
         folder = os.path.join(parent, name)
         os.mkdir(folder)
         for file in found:
-            found.copy(file, os.path.join(folder, file))
+            path = os.path.join(folder, self._path(file))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if found.source == "disk":
+                os.symlink(os.path.abspath(os.path.join(found.folder, file)), path)
+            else:
+                found.copy(file, path)
+
+    def _path(self, name):
+        return published.path_of(name) if self._is_nested else name
 
     def _remove_what_dead_lives_have_laid_out(self):
         """On disks of several nodes locks of folders say nothing. This life lays nothing out before all are here."""
