@@ -250,6 +250,23 @@ def test_the_best_stays_where_a_better_one_was_not_saved(folder):
     assert (folder / "checkpoint-2" / "trainer_state.json").exists()
 
 
+@pytest.mark.parametrize("strategy", ["steps", "best"])
+def test_the_best_stays_that_comes_to_storage_behind_a_death(folder, monkeypatch, strategy):
+    """With save_strategy="best" nothing is saved behind it, by which it could be noticed."""
+    saving = {"save_strategy": strategy, "save_steps": 2, "save_total_limit": 1, **BY_SCORE}
+    with flash_here(folder, 2, **saving) as flash:
+        scored(flash.trainer, 0.1, 0.8)
+        flash.trainer.train()
+    remove(folder / "checkpoint-2")
+    (folder / "_phalanx" / "published.json").unlink()
+    with flash_here(folder, 4, **saving) as flash:
+        monkeypatch.setattr(flash._folders, "repair", lambda: None)  # it comes behind that
+        scored(flash.trainer, 0.3, 0.2)
+        flash.trainer.train(resume_from_checkpoint=True)
+        assert flash.trainer.state.best_model_checkpoint == str(folder / "checkpoint-2")
+    assert (folder / "checkpoint-2" / "trainer_state.json").exists()
+
+
 @pytest.mark.parametrize(
     ("strategy", "saves"),
     [

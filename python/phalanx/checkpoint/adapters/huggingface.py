@@ -65,7 +65,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
         self._early = early.Early(self._checkpointer, self._contents)
         self._restorer = restored.Restorer(self._checkpointer, "hf", _WHO, is_nested=True)
         self._weights = _Weights(self._write_model, self._scratch)
-        self._saved_step = self._put_off_step = -1
+        self._saved_step = self._put_off_step = self._resumed_step = -1
         if transformers.__version__.startswith("4.") and str(trainer.args.device) == _CPU_BY_NUMBER:
             _know_cpu_by_number()
         self._stock = {name: getattr(trainer, name) for name in _TAKEN_OVER}
@@ -131,13 +131,30 @@ class FlashCheckpoint(transformers.TrainerCallback):
         """In place of the Trainer's own. Some give `metrics`, of which none are in a checkpoint."""
         if trial is not None:
             raise ValueError(f"{_WHO}: trials of a hyperparameter search are not saved")
-        state = self.trainer.state
-        if state.best_global_step:
-            best = self._folders.path(state.best_global_step)
-            is_under_way = self._saver.is_on_its_way(state.best_global_step)
-            if state.best_global_step == state.global_step or is_under_way or os.path.isdir(best):
-                state.best_model_checkpoint = best
+        self._name_best(self._is_there_or_comes)
         self.save(Storage.DISK)
+
+    def _name_best(self, is_there):
+        """All ranks together: the folder of the step with the best metric is the best one, if it is_there(step)."""
+        state = self.trainer.state
+        best, step = state.best_model_checkpoint, state.best_global_step
+        if self._place.rank == 0 and step:
+            with _told("best_model_checkpoint"):
+                best = self._folders.path(step) if is_there(step) else best
+        state.best_model_checkpoint = self._restorer.agreed(best)
+
+    def _is_there_or_comes(self, step):
+        """With this save at the latest."""
+        if step == self.trainer.state.global_step or self._saver.is_on_its_way(step) or self._has_folder(step):
+            return True
+        return self._may_come_late(step) and any(each.step == step for each in self._folders.stored())
+
+    def _has_folder(self, step):
+        return os.path.isdir(self._folders.path(step))
+
+    def _may_come_late(self, step):
+        """Whether the agent may store it in this life, which has gone on from a later one in memory."""
+        return step <= self._resumed_step and not self._has_folder(step)
 
     def _contents(self):
         """{name: what is in it} of this rank: the files that the Trainer would write."""
@@ -186,15 +203,18 @@ class FlashCheckpoint(transformers.TrainerCallback):
             return say(f"{folder} is not stored: {result.why}")
         try:
             self._folders.publish(result.step)
-            self._folders.rotate(self.trainer.args.save_total_limit, result.step, best)
+            self._folders.rotate(self.trainer.args.save_total_limit, result.step, *best)
         except (OSError, LookupError, RuntimeError) as error:
             say(f"{folder} is in {self._checkpointer.directory}, and not where it belongs: {error}")
 
     def _wait_published(self):
         """All ranks together: until what was saved to storage is where it belongs, or is known not to be."""
-        if self._place.rank == 0:
-            self._checkpointer.finish_telling(_STORED_WAIT_S)
-        self._restorer.agreed(None)
+        best = self.trainer.state.best_global_step
+        is_told = self._place.rank == 0 and self._checkpointer.finish_telling(_STORED_WAIT_S)
+        if is_told and best and self._may_come_late(best):
+            with _told("what came to storage late"):
+                self._folders.publish_late()
+        self._name_best(self._has_folder)
 
     def _load_best_model(self):
         self._wait_published()
@@ -233,6 +253,7 @@ class FlashCheckpoint(transformers.TrainerCallback):
         if is_path and is_first_life:
             return given
         found, step = self._checkpointer.load(default=None)
+        self._resumed_step = step
         theirs = None
         if self._place.rank == 0:
             theirs = given if is_path and not self._is_of_this_job(found) else self._newer_of_theirs(found)
@@ -402,10 +423,12 @@ def _why_not(trainer, memory_steps, settings):
 
 
 def _best_of(state):
-    """The step of the best folder; None: there is none. One that was better since may lie nowhere."""
+    """The step of the best folder, and that of the best metric, which may lie nowhere, or come to storage late. None:
+    there is none."""
     name = os.path.basename(state.best_model_checkpoint or "")
     number = name[len(_PREFIX) :]
-    return int(number) if name.startswith(_PREFIX) and number.isdigit() else None
+    named = int(number) if name.startswith(_PREFIX) and number.isdigit() else None
+    return named, state.best_global_step
 
 
 @functools.lru_cache(None)

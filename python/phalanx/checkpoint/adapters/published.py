@@ -172,6 +172,12 @@ class Folders:
         self._adopt_if_copied([each for each in there if each is not just])
         self._publish_all(there, just)
 
+    def publish_late(self):
+        """Makes the folders of steps that came to storage unnoticed, where none is stored behind them. OSError."""
+        there = self.stored()
+        self._adopt_if_copied(there)
+        self._publish_all(there)
+
     def _adopt_if_copied(self, there):
         """In a directory that was copied nobody has removed or replaced what is not there, or is another file."""
         if self._is_recorded_here():
