@@ -250,6 +250,33 @@ def test_the_best_stays_where_a_better_one_was_not_saved(folder):
     assert (folder / "checkpoint-2" / "trainer_state.json").exists()
 
 
+def test_smaller_batches_begin_from_the_same_step_in_memory(folder, monkeypatch):
+    import transformers
+    from phalanx.checkpoint import files
+
+    begun, saved = [], []
+
+    class Memory(transformers.TrainerCallback):
+        def on_train_begin(self, args, state, control, **more):
+            begun.append(state.global_step)
+
+        def on_step_begin(self, args, state, control, **more):
+            if state.global_step == 3 and len(begun) == 1:
+                raise RuntimeError("CUDA out of memory.")
+
+    with flash_here(folder, 2, save_steps=2) as flash:
+        flash.trainer.train()
+    monkeypatch.setattr(files.StoredFiles, "source", "memory")
+    with flash_here(folder, 4, memory_steps=1, save_steps=4, auto_find_batch_size=True) as flash:
+        flash.trainer.add_callback(Memory())
+        stock = flash._saver.save
+        monkeypatch.setattr(flash._saver, "save", lambda step, *more: saved.append(step) or stock(step, *more))
+        flash.trainer.train(resume_from_checkpoint=True)
+        assert flash.trainer.state.global_step == 4
+    assert (begun, saved) == ([2, 2], [3, 3, 4])
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith("phx-hf-resume")]
+
+
 @pytest.mark.parametrize("strategy", ["steps", "best"])
 def test_the_best_stays_that_comes_to_storage_behind_a_death(folder, monkeypatch, strategy):
     """With save_strategy="best" nothing is saved behind it, by which it could be noticed."""

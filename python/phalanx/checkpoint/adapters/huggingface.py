@@ -95,7 +95,8 @@ class FlashCheckpoint(transformers.TrainerCallback):
         told = functools.partial(self._publish, best=_best_of(trainer.state)) if is_told else None
         handle = self._saver.save(step, contents, storage, told)
         self._saved_step = step
-        self._restorer.let_go()
+        if not trainer.args.auto_find_batch_size:  # which begins from the same folder once more, with smaller batches
+            self._restorer.let_go()
         return handle
 
     def _maybe_log_save_evaluate(self, *arguments, **named):
@@ -219,6 +220,9 @@ class FlashCheckpoint(transformers.TrainerCallback):
     def _load_best_model(self):
         self._wait_published()
         return self._stock["_load_best_model"]()
+
+    def on_train_begin(self, args, state, control, **more):
+        self._saved_step = self._put_off_step = -1  # where it is begun once more the same steps come again
 
     def on_train_end(self, args, state, control, **more):
         self._wait_published()
