@@ -250,6 +250,23 @@ def test_the_best_stays_where_a_better_one_was_not_saved(folder):
     assert (folder / "checkpoint-2" / "trainer_state.json").exists()
 
 
+@pytest.mark.parametrize(("earlier", "begins_at"), [(-1, 1), (3, 2)])
+def test_a_given_path_counts_until_the_job_has_made_a_step(folder, monkeypatch, earlier, begins_at):
+    """An earlier job of the same id has left what is newer; a rank of this one dies while it loads its model."""
+    from phalanx._bootstrap import board
+
+    monkeypatch.setenv("PHALANX_JOB_ID", "same")
+    with flash_here(folder, 2, save_steps=1) as flash:
+        flash.trainer.train()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setattr(board, "earlier_step", lambda: earlier)
+    with flash_here(folder, 3, save_strategy="no") as flash:
+        given = flash._folder_to_resume(str(folder / "checkpoint-1"))
+        assert os.path.basename(given).endswith(str(begins_at))
+        found, _ = flash._checkpointer.load()
+        assert flash._is_of_this_job(found) is (begins_at == 2)  # in the lives behind this one
+
+
 def test_smaller_batches_begin_from_the_same_step_in_memory(folder, monkeypatch):
     import transformers
     from phalanx.checkpoint import files
@@ -290,8 +307,9 @@ def test_the_best_stays_that_comes_to_storage_behind_a_death(folder, monkeypatch
         monkeypatch.setattr(flash._folders, "repair", lambda: None)  # it comes behind that
         scored(flash.trainer, 0.3, 0.2)
         flash.trainer.train(resume_from_checkpoint=True)
-        assert flash.trainer.state.best_model_checkpoint == str(folder / "checkpoint-2")
-    assert (folder / "checkpoint-2" / "trainer_state.json").exists()
+        knows_best = bool(flash.trainer.state.best_global_step)  # transformers 4 does not, of save_strategy="best"
+        assert flash.trainer.state.best_model_checkpoint == (str(folder / "checkpoint-2") if knows_best else None)
+    assert (folder / "checkpoint-2" / "trainer_state.json").exists() is knows_best
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import errno
 import glob
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import time
 import pytest
 import safetensors.torch
 import torch
+from phalanx._bootstrap import board
 from phalanx.checkpoint import Storage, files
 from phalanx.checkpoint.adapters import captured, published, restored
 
@@ -484,3 +486,22 @@ def test_a_life_that_any_node_counts_is_a_later_one(out, monkeypatch):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
         monkeypatch.setattr(restorer, "of_all", lambda value: [value, "2"])
         assert restorer.is_later_life() is True
+
+
+@pytest.mark.parametrize(("earlier", "has_stepped"), [(-1, False), (0, True), (500, True)])
+def test_a_board_says_whether_an_earlier_life_has_made_a_step(out, tmp_path, monkeypatch, earlier, has_stepped):
+    """Where none has, nobody has saved, and what is there is of an earlier job."""
+    header = struct.pack("<8sIIIIQqq16s", board.MAGIC, board.VERSION, board.SLOT_BYTES, 1, 0, 5, earlier, 0, b"")
+    (tmp_path / "board").write_bytes(header + bytes(board.SLOT_BYTES))
+    with opened(out) as checkpointer:
+        restorer = restored.Restorer(checkpointer, "test", "test")
+        assert restorer.has_stepped_before() is True  # without a board nobody knows
+        board.attach(str(tmp_path / "board"), 0)
+        try:
+            assert restorer.has_stepped_before() is has_stepped
+            board.set_step(1000)
+            assert restorer.has_stepped_before() is has_stepped
+            monkeypatch.setattr(restorer, "of_all", lambda value: [value, 7])
+            assert restorer.has_stepped_before() is True  # another node knows
+        finally:
+            board.let_go()

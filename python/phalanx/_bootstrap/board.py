@@ -29,7 +29,8 @@ words = memoryview(bytearray(SLOT_BYTES)).cast("Q")
 _signed = words.cast("B").cast("q")
 _taken = False
 _looked_in_environment = False
-_redo_until = None  # what an earlier life has told, until this one has come as far
+_earlier = None  # the largest step that an earlier life has told, -1 for none; None: there is no board
+_redo_until = None  # the same, until this one has come as far
 _known = (0, 0)  # a step as saves number them, and how many the first optimizer had made then: at first none of both
 _counts_on = False  # these numbers grow by one with each step of the optimizer, so it counts on between two saves
 _counted_on = False  # the life before did so: what is restored is counted on from at once
@@ -47,14 +48,14 @@ on_first_step = None
 
 def attach(path, slot):
     """Takes slot number `slot` of the board at `path`. Raises OSError or ValueError where that is no such board."""
-    global _taken, _redo_until, _rescale, _known, _counts_on
-    view, redo_until, _rescale = _map_slot(path, slot)
+    global _taken, _earlier, _redo_until, _rescale, _known, _counts_on
+    view, _earlier, _rescale = _map_slot(path, slot)
     _use(view)
     _taken = True
     for index in range(1, SLOT_BYTES // 8):
         words[index] = 0
     _signed[STEP] = _signed[FROM_STEP] = -1
-    _redo_until = redo_until if redo_until >= 0 else None
+    _redo_until = _earlier if _earlier >= 0 else None
     _known, _counts_on = (0, 0), False
     if _saves:
         words[SAVING_SINCE_NS] = _saving_since_ns
@@ -174,6 +175,14 @@ def told_step():
     return _signed[STEP]
 
 
+def earlier_step():
+    """The largest step that an earlier life of this job has told, on any rank; -1: none has, so that none has saved.
+    None: there is no board, and nobody knows."""
+    if not _taken:
+        _attach_by_environment()
+    return _earlier
+
+
 def hear_rescale(until_ns=1):
     """The agent may ask for a safe point: until time.monotonic_ns() is that, at all times for 1, and no more for 0."""
     words[HEARS_RESCALE] = until_ns
@@ -214,12 +223,12 @@ def end_saving():
 
 def let_go():
     """From now on this process writes to nobody's slot: a forked child is not the rank."""
-    global _taken, _redo_until, _rescale, _counts_on, on_first_step, on_step
+    global _taken, _earlier, _redo_until, _rescale, _counts_on, on_first_step, on_step
     _use(memoryview(bytearray(SLOT_BYTES)))
     _counts_on = False
     _rescale = memoryview(bytearray(16)).cast("q")
     _taken = False
-    _redo_until = on_first_step = on_step = None
+    _earlier = _redo_until = on_first_step = on_step = None
 
 
 def _first_step_unheard(n):

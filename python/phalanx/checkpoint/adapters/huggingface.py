@@ -244,7 +244,8 @@ class FlashCheckpoint(transformers.TrainerCallback):
 
     def _folder_to_resume(self, given):
         """None: the training begins anew. The same step on all ranks."""
-        is_first_life = not self._restorer.is_later_life()
+        # One that ended before its first step is as if it had not been.
+        is_first_life = not (self._restorer.is_later_life() and self._restorer.has_stepped_before())
         if self._place.rank == 0:
             with _told("what a killed process has left"):
                 self._folders.repair()

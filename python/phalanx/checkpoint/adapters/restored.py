@@ -10,6 +10,7 @@ import weakref
 
 import torch.distributed as dist
 
+from phalanx._bootstrap import board
 from phalanx.checkpoint.adapters import captured, published
 from phalanx.checkpoint.people import say
 from phalanx.checkpoint.ranks import place
@@ -18,8 +19,9 @@ _RESUMING = ".resuming-"  # in the checkpoint directory, where memory has no roo
 
 
 class Restorer:
-    """Of one rank. All ranks call of_all(), agreed(), is_later_life() and folder_of() together. `purpose` is in the
-    name of the folder; `who` begins what is raised; `is_nested`: names of files are paths of published.name_of()."""
+    """Of one rank. All ranks call of_all(), agreed(), is_later_life(), has_stepped_before() and folder_of() together.
+    `purpose` is in the name of the folder; `who` begins what is raised; `is_nested`: names of files are paths of
+    published.name_of()."""
 
     def __init__(self, checkpointer, purpose, who, is_nested=False):
         self._is_nested = is_nested
@@ -48,6 +50,11 @@ class Restorer:
         and all ranks are to go the same way."""
         lives = self.of_all(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         return any(life not in ("", "0") for life in lives)
+
+    def has_stepped_before(self):
+        """Whether an earlier life has made a step, or nobody knows: one that ended while it loaded its model has saved
+        nothing. For frameworks whose steps are told."""
+        return any(step != -1 for step in self.of_all(board.earlier_step()))
 
     def folder_of(self, found, name):
         """The path of a folder with the files of the StoredFiles. Call let_go() when they were read. RuntimeError, on
