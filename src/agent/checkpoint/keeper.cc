@@ -261,7 +261,6 @@ void CheckpointKeeper::OnPrepared(const Status& made, const ckpt::SlotPlan& plan
   preparing_.pop_front();
   if (made.ok()) {
     memory_->Install(plan);
-    ReplaceSlots();  // what was begun for slots of other sizes begins anew
     prepared_[plan.dir][plan.page] = {plan.bytes, plan.slots, packet.slots};
     Answer(local_rank, JsonObject()
                            .Add("id", packet.id)
@@ -270,10 +269,12 @@ void CheckpointKeeper::OnPrepared(const Status& made, const ckpt::SlotPlan& plan
                            .Add("why", plan.why)
                            .Text());
   } else {
+    memory_->Abandon(plan);
     AnswerError(local_rank, packet.id, Message(made));
   }
   if (AllArePrepared(packet.dir)) SayCost(packet.dir);
-  if (!preparing_.empty()) PrepareNext();
+  if (!preparing_.empty()) return PrepareNext();
+  ReplaceSlots();  // what was begun for slots of other sizes begins anew
 }
 
 bool CheckpointKeeper::AllArePrepared(const std::string& dir) const {

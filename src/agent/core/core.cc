@@ -441,8 +441,9 @@ class Stepper {
     if (another) {
       search.before = before;
       if (!own) {
+        // The endpoint's, which sends callers on, is started all the same.
+        if (!s_.moved_on) s_.master_start_at = kNever;
         if (!s_.candidate) s_.moved_on = true;
-        s_.master_start_at = s_.endpoint_start_at = kNever;
         if (!s_.candidate) search.own.clear();
       }
       Do(Say{fmt::format("the job's master is at {} now; the one at {} was lost", search.dialled, before)},

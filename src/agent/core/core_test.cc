@@ -558,6 +558,11 @@ TEST_F(AgentCore, WhatSendsCallersOnIsNotStartedWhileItsNodeTakesTheMastersPlace
   now_ = due;
   On(Tick{});
   EXPECT_FALSE(Has<RestartMaster>());
+  state_.search.dialled = "10.0.0.3:4000";  // another one was elected
+  v1::MasterMessage welcome = Welcome();
+  welcome.mutable_welcome()->set_term(9);
+  On(LinkUp{});
+  On(FromMaster{welcome});
   On(MasterChildDied{"it was not elected"});
   On(Tick{});
   EXPECT_TRUE(Has<RestartMaster>()) << "who comes to the endpoint looks there again";

@@ -120,7 +120,9 @@ StatusOr<Json> MemoryHost::Prepare(Request& request) {
   const Fd turn = WaitForTurn(root_);
   PHX_ASSIGN_OR_RETURN(const SlotPlan plan, memory_->Plan(dir, page, static_cast<uint64_t>(bytes),
                                                           static_cast<int>(slots), static_cast<uint64_t>(budget)));
-  PHX_RETURN_IF_ERROR(MakeSlotFiles(plan.files));
+  const Status made = MakeSlotFiles(plan.files);
+  if (!made.ok()) memory_->Abandon(plan);
+  PHX_RETURN_IF_ERROR(made);
   memory_->Install(plan);
   return Json{{"slots", plan.slots}, {"bytes", plan.bytes}, {"why", plan.why}};
 }

@@ -84,6 +84,8 @@ class NodeMemory {
   // is no memory for more. Slots that can stay do.
   StatusOr<SlotPlan> Plan(const std::string& dir, const std::string& page, uint64_t bytes, int slots, uint64_t budget);
   void Install(const SlotPlan& plan);
+  // Instead, where MakeSlotFiles has failed.
+  void Abandon(const SlotPlan& plan) { pages_.Abandon(plan); }
 
   // All sealed images that were not dropped or given up.
   std::vector<MemoryImage> Images() const { return pages_.Images(); }

@@ -346,6 +346,26 @@ TEST_F(MemoryTest, AReplacementThatWasBegunForOtherSizesBeginsAnew) {
   }
 }
 
+TEST_F(MemoryTest, LargerSlotsThatCouldNotBeMadeAreForgotten) {
+  memory_->SetLiveEpoch(1);
+  Prepare(2);
+  Save(10);
+  memory_->Commit(dir_, {1, 10});
+  ASSERT_TRUE(memory_->HandOut(memory_->Images().at(0)));
+  const auto larger = memory_->Plan(dir_, "0", 2 * kBytes, 2, 0);
+  ASSERT_TRUE(larger.ok());
+  memory_->Abandon(*larger);
+  Save(20);
+  memory_->Commit(dir_, {1, 20});
+  const auto plans = memory_->Replacements();
+  ASSERT_THAT(plans, SizeIs(1));
+  ASSERT_TRUE(MakeSlotFiles(plans[0].files).ok());
+  memory_->Install(plans[0]);
+  EXPECT_TRUE(fs::exists(plans[0].files.at(0).path));
+  EXPECT_THAT(memory_->Replacements(), SizeIs(0));
+  EXPECT_GE(Save(30), 0);
+}
+
 TEST_F(MemoryTest, WithoutMemoryForAFreshFileTheOldOneGoesAndTheSlotComesBackLater) {
   Prepare(2);
   const int slot = Save(10);

@@ -176,6 +176,22 @@ StatusOr<SlotPlan> NodePages::Plan(const std::string& dir, const std::string& na
   return plan;
 }
 
+void NodePages::Abandon(const SlotPlan& plan) {
+  Page* const page = Find(plan.dir, plan.page);
+  if (page == nullptr) return;
+  page->planned_bytes = 0;
+  const ControlPage now = page->Parse();
+  for (const SlotFile& file : plan.files) {
+    const auto slot = static_cast<size_t>(file.slot);
+    const bool has_none = slot < now.slots.size() && now.slots[slot].file_number == 0;
+    if (has_none && !IsTold(*page, file.slot)) page->to_tell.push_back(file.slot);
+  }
+}
+
+bool NodePages::IsTold(const Page& page, int slot) {
+  return std::ranges::find(page.to_tell, slot) != page.to_tell.end();
+}
+
 bool NodePages::IsOutdated(const Page& page, const SlotPlan& plan) {
   return page.planned_bytes != 0 && (plan.bytes != page.planned_bytes || plan.slots != page.planned_slots);
 }
@@ -184,8 +200,7 @@ std::vector<std::string> NodePages::TellAgain(Page& page, const SlotPlan& plan) 
   std::vector<std::string> unnamed;
   for (const SlotFile& file : plan.files) {
     if (file.number != 0) unnamed.push_back(file.path);
-    const bool is_told = std::ranges::find(page.to_tell, file.slot) != page.to_tell.end();
-    if (page.replacing.contains(file.slot) && !is_told) page.to_tell.push_back(file.slot);
+    if (page.replacing.contains(file.slot) && !IsTold(page, file.slot)) page.to_tell.push_back(file.slot);
   }
   return unnamed;
 }

@@ -80,6 +80,8 @@ class NodePages {
                           uint64_t free_bytes, const std::function<uint64_t(const std::string& path)>& bytes_of);
   // The files of the plan are the slots' from now on. Returns those that nobody names any more; they are to go.
   std::vector<std::string> Install(const SlotPlan& plan);
+  // Files of what Plan wanted could not be made: slots are as they were, and Replacements tells those without a file.
+  void Abandon(const SlotPlan& plan);
 
   // All sealed images that were not dropped or given up, and whose file is not about to be replaced.
   std::vector<MemoryImage> Images() const;
@@ -129,6 +131,7 @@ class NodePages {
   static void Outgrow(Page& page, int slot);
   // A replacement that was begun before slots of other sizes were asked for.
   static bool IsOutdated(const Page& page, const SlotPlan& plan);
+  static bool IsTold(const Page& page, int slot);
   // Replacements tells its slots again; the files that are nobody's.
   static std::vector<std::string> TellAgain(Page& page, const SlotPlan& plan);
   // That with the page's image of a save; -1: there is none.

@@ -100,6 +100,7 @@ void On(Turn& turn, const Tick& /*e*/) {
   turn.Apply(OnCheckpointTick(turn.job.checkpoints, turn.now));
   if (turn.now >= turn.job.remember_at) turn.remember = true;
   ForgetVoters(turn);
+  EndDoubt(turn);
   Resign(turn);
   if (turn.job.lease_check != kNever && turn.now >= turn.job.lease_check) ExpireLeases(turn);
 }
@@ -266,7 +267,7 @@ Instant NextDeadline(const JobState& s) {
   if (s.phase != Phase::kFinished && s.round && s.round->away > 0)
     return std::min({s.lease_check, s.back_by, s.remember_at, s.look.until, ShardsDue(s)});
   return std::min({s.lease_check, s.join_deadline, s.next_notice, s.blame_deadline, s.back_by, s.remember_at,
-                   RoundDue(s), s.tell_end_by, s.tell_wait_at, s.look.until, s.beware_until,
+                   RoundDue(s), s.tell_end_by, s.tell_wait_at, s.look.until, s.beware_until, s.doubted_until,
                    s.phase == Phase::kGathering ? s.probe_at : kNever, StallDue(s), HangDue(s), ChecksDue(s),
                    DeparturesDue(s), ShardsDue(s), NextCheckpointDeadline(s.checkpoints)});
 }

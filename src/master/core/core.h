@@ -333,6 +333,7 @@ struct JobState {
   uint64_t term = 0;                 // Welcome.term
   v1::MasterPlace host;              // of the node whose agent's child this is; no id: it has not come yet
   Electorate voters;                 // of no nodes: no round was confirmed
+  Instant doubted_until = kNever;    // no ended voters count until then: a stranger tells of a later master
   Instant beware_until = kNever;     // they are of an earlier life of the job, and forgotten then
   Instant undecided_since = kNever;  // an elected one waits for voters
   Instant probe_at = kNever;         // voters that are not here are asked whether they live

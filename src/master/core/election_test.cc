@@ -100,6 +100,14 @@ TEST(Doubt, OneThatTellsOfALaterMasterAndIsNotKnownTakesTheWayOutAway) {
   job.Attach(hello);
   EXPECT_FALSE(job.state.voters.counts_ended);
   EXPECT_TRUE(job.state.nodes.empty());
+  job.now += kDoubtMs / 2;
+  job.Attach(hello);
+  job.now += kDoubtMs - 1;
+  job.Send(Tick{});
+  EXPECT_FALSE(job.state.voters.counts_ended) << "it says so again and again";
+  job.now += 1;
+  job.Send(Tick{});
+  EXPECT_TRUE(job.state.voters.counts_ended) << "it may have come to be one of this master's";
 }
 
 // Its machines may never come back. Another process of the master waits no longer than the first.

@@ -151,7 +151,7 @@ void Confirm(Turn& turn, Slot& slot) {
   if (++job.round->slots_confirmed < job.round->slots.size()) return;
   job.voters = Electorate();
   job.voters.confirmed = VotersOf(*job.round);
-  if (job.at_endpoint) job.voters.CountEnded();
+  if (job.at_endpoint) job.voters.CountEnded(job.doubted_until == kNever);
   turn.RememberSoon();
   TellSuccessors(turn);
 }
@@ -184,7 +184,7 @@ void CountVoter(Turn& turn, uint64_t session) {
   all.begun = std::move(job.voters.begun);
   job.voters = std::move(all);
   job.voters.strict = true;
-  if (job.at_endpoint) job.voters.CountEnded();
+  if (job.at_endpoint) job.voters.CountEnded(job.doubted_until == kNever);
 }
 
 void AnswerBeat(Turn& turn, uint64_t session) {
@@ -291,9 +291,18 @@ bool IsHerald(const JobState& job, const v1::Hello& hello) {
 
 void HearHerald(Turn& turn, const v1::Hello& hello) {
   JobState& job = turn.job;
-  if (hello.has_master() || hello.term() <= job.term || !job.voters.counts_ended) return;
+  if (hello.has_master() || hello.term() <= job.term || !job.at_endpoint) return;
+  const bool is_news = std::exchange(job.doubted_until, turn.now + kDoubtMs) == kNever;
   job.voters.CountEnded(false);
+  if (!is_news) return;
   turn.Note("master-doubted", "", "a node that this master does not know says that the job has a later one");
+}
+
+void EndDoubt(Turn& turn) {
+  JobState& job = turn.job;
+  if (turn.now < job.doubted_until) return;
+  job.doubted_until = kNever;
+  job.voters.CountEnded();
 }
 
 bool IsNodeOf(const JobState& job, const std::string& node_id) {

@@ -75,9 +75,11 @@ bool KnowsBetter(Turn& turn, const AgentAttached& e);
 // It does not join, and hears nothing; its stream stays open.
 bool IsHerald(const JobState& job, const v1::Hello& hello);
 // Such a one says that there is a later master, and is not believed in where that is: it may be a node that has come to
-// the job since, and trains on while all that this master knows have ended. These count for nothing then, as long as no
-// round of this master's is confirmed.
+// the job since, and trains on while all that this master knows have ended. These count for nothing as long as it says
+// so, and for a moment behind that: it dials again and again.
+constexpr int64_t kDoubtMs = 10'000;
 void HearHerald(Turn& turn, const v1::Hello& hello);
+void EndDoubt(Turn& turn);
 // Whether it is here, or among those that trained last.
 bool IsNodeOf(const JobState& job, const std::string& node_id);
 // Whether one in clear is believed in that, if it is one: it is a node of this job, here or among those that trained

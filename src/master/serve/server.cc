@@ -466,7 +466,9 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
     endpoint_->CountRefused(
         Refusals::Door::kEndpoint,
         fmt::format("one at {} tells of another master, and is no node of this one", session.peer()));
-    if (message.hello().term() > state_.term && state_.voters.counts_ended) {
+    const Instant until = state_.doubted_until;
+    const bool is_doubted = until != kNever && until - MonotonicMs() > kDoubtMs / 2;
+    if (state_.at_endpoint && message.hello().term() > state_.term && !is_doubted) {
       v1::AgentMessage doubted = message;
       doubted.mutable_hello()->clear_master();
       Feed(AttachedOf(session.id(), doubted, PeerAddress(session.peer())));

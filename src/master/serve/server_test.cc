@@ -249,6 +249,10 @@ TEST(Server, WhereAnotherMasterIsOnlyNodesOfAnOpenJobMayTell) {
   TestAgent stranger(server.address(), "c", nothing);
   stranger.Send(herald(stranger));
   EXPECT_THAT(stranger.Next().refused().sentence(), HasSubstr("only a node of this job"));
+  v1::EventsReply events;
+  ASSERT_TRUE(server.Ask(v1::EventsRequest(), &events).ok());
+  const auto is_doubt = [](const v1::EventRecord& event) { return event.kind() == "master-doubted"; };
+  EXPECT_EQ(std::ranges::count_if(events.events(), is_doubt), 1) << "but this master waits for who was found ended";
   b.Exited(1, 0, 9);
   EXPECT_EQ(a.NextDecision().start_round().epoch(), 2U) << "it goes on deciding";
 
