@@ -165,7 +165,7 @@ class Slots:
         return self._checked(self._library.phx_ckpt_begin, ctypes.byref(save))
 
     def slot_data(self, slot):
-        return self._library.phx_ckpt_slot_data(self._handle, slot)
+        return self._handle and self._library.phx_ckpt_slot_data(self._handle, slot)
 
     def filled(self):
         if self._handle:
@@ -186,7 +186,7 @@ class Slots:
         return self._outcome(self._library.phx_ckpt_poll)
 
     def notify_error(self):
-        return self._library.phx_ckpt_notify_error(self._handle)
+        return self._library.phx_ckpt_notify_error(self._handle) if self._handle else 0
 
     def _checked(self, function, *arguments):
         if not self._handle:

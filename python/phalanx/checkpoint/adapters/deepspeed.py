@@ -265,11 +265,20 @@ class PhalanxCheckpointEngine(CheckpointEngine):
         tag = getattr(info, "tag", info)
         self.checkpointer._early.saves()
         ours = self.checkpointer._files
-        latest = deepspeed_folder.read_latest(self.checkpointer.directory) if ours.rank == 0 else None
+        latest, why = None, None
+        if ours.rank == 0 and not getattr(info, "save_latest", True):
+            latest, why = self._latest()
         handle = ours.save_anew(self.checkpointer.engine.global_steps, content)
         if not handle.wait_stored():
             return f"{tag} is not stored: {handle.why}"
-        return self._why_not_linked(info, tag, handle.step, latest) if ours.rank == 0 else None
+        return why or (self._why_not_linked(info, tag, handle.step, latest) if ours.rank == 0 else None)
+
+    def _latest(self):
+        """(the tag that `latest` names or None, why that cannot be told or None): a save waits for all ranks."""
+        try:
+            return deepspeed_folder.read_latest(self.checkpointer.directory), None
+        except (OSError, ValueError) as error:
+            return None, f"{self.checkpointer.directory}/{deepspeed_folder.LATEST} cannot be read: {error}"
 
     def _why_not_linked(self, info, tag, step, latest):
         """`latest`: the tag in that file, before."""

@@ -42,7 +42,12 @@ def why_another_model(folder, weights):
     """None: the weights there have the names and shapes of these, {name: Safetensors}, in however many files; or they
     are in a format that this does not read, and the Trainer may."""
     paths = [path_of(name) for name in weights]
-    there = _shapes_in(folder, set(map(_whole_name, paths)))
+    if not paths:
+        return None
+    try:
+        there = _shapes_in(folder, set(map(_whole_name, paths)))
+    except (OSError, SafetensorError) as error:
+        return f"the weights in {folder} cannot be read: {error}"
     if there is None:
         return f"{folder} has no {min(paths)}, in which this model's weights lie: it is of another model"
     here = {tensor: list(value.shape) for file in weights.values() for tensor, value in file.tensors.items()}

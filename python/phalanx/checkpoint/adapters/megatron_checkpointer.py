@@ -174,7 +174,11 @@ class Checkpointer:
             self._make_ready(args, model, optimizer, opt_param_scheduler)
         if megatron_stock.is_here(args):
             given = (model, optimizer, opt_param_scheduler, load_arg, strict, *more)
-            return _load_nothing_by_stock(given, named) if source is None else self._load_by_stock(source, given, named)
+            return (
+                self._load_nothing_by_stock(given, named)
+                if source is None
+                else self._load_by_stock(source, given, named)
+            )
         if source is None:
             return 0, 0
         _refuse_more(more, named)
@@ -189,13 +193,15 @@ class Checkpointer:
             if not is_later_life and not self._has_begun:
                 self._shown.begin()
         self._has_begun = True
+        # One that ended while it built its model has saved nothing: what is there is an earlier job's.
+        has_stepped = self._restorer.has_stepped_before()
         self._layout.parts = set(self._restorer.of_all(self._layout.part))
         found, ours = self._files.find()  # also where another was asked for: what is saved then is newer than this
         self.why = found.why
         is_distributed = megatron_state.is_distributed(optimizer)
         decided = None
         if self._rank == 0:
-            decided = self._decided(found, ours, directory, wanted, is_later_life, is_distributed)
+            decided = self._decided(found, ours, directory, wanted, is_later_life and has_stepped, is_distributed)
         theirs, failed, may_be_ours = self._restorer.agreed(decided)
         ours = ours if may_be_ours else None
         if theirs is not None:
@@ -315,10 +321,20 @@ class Checkpointer:
             ), reads, torch.no_grad():
                 return _with_flops(stock.load_checkpoint(*given, **named))
 
+    def _load_nothing_by_stock(self, given, named):
+        """Megatron's own load_checkpoint() finds nothing either, also where all that is there is damaged, and does what
+        its args say of that: it loads args.pretrained_checkpoint, or ends the job."""
+        stock, args, load_arg = megatron_stock.checkpointing(), megatron_stock.args(), given[3]
+        directory, nowhere = getattr(args, load_arg, None), os.path.join(self._scratch, "nowhere")
+        settings = {} if directory is None else {load_arg: nowhere}
+        words = _with_words(stock, lambda text: text.replace(nowhere, str(directory)))
+        with _set(args, **settings), _set(stock, **words), torch.no_grad():
+            return _with_flops(stock.load_checkpoint(*given, **named))
+
     @contextlib.contextmanager
     def _view(self, source):
         """A directory as Megatron's, in which there is that one iteration."""
-        with _empty_view() as folder:
+        with tempfile.TemporaryDirectory(prefix="phalanx-megatron-") as folder:
             with open(os.path.join(folder, megatron_layout.TRACKER), "x") as file:
                 file.write(str(source.iteration))
             source.put_names(folder)
@@ -404,23 +420,6 @@ def _is_of_reference(directory, optimizer, args):
     """Whether Megatron-LM loads weights alone, and from no directory: its loop for reinforcement learning does, for the
     reference, which is args.pretrained_checkpoint."""
     return directory is None and optimizer is None and megatron_stock.is_here(args)
-
-
-def _empty_view():
-    """A directory of Megatron's, as long as the context lasts."""
-    return tempfile.TemporaryDirectory(prefix="phalanx-megatron-")
-
-
-def _load_nothing_by_stock(given, named):
-    """Megatron's own load_checkpoint() finds nothing either, also where all that is there is damaged, and does what its
-    args say of that: it loads args.pretrained_checkpoint, or ends the job."""
-    stock, args, load_arg = megatron_stock.checkpointing(), megatron_stock.args(), given[3]
-    directory = getattr(args, load_arg, None)
-    with _empty_view() as folder:
-        settings = {} if directory is None else {load_arg: folder}
-        words = _with_words(stock, lambda text: text.replace(folder, str(directory)))
-        with _set(args, **settings), _set(stock, **words), torch.no_grad():
-            return _with_flops(stock.load_checkpoint(*given, **named))
 
 
 def _with_flops(loaded):

@@ -44,13 +44,22 @@ def converted(engine, given, directory, stage, why):
 def _why_not(given, own, stage, held):
     """None: it is there, and locked until `held` is closed: so that others see that it is in use."""
     try:
-        os.makedirs(os.path.dirname(own), exist_ok=True)
-        _remove_left(os.path.dirname(own))
-        held.callback(os.close, alone.locked(f"{own}.lock"))
+        held.callback(os.close, _locked(own))
         universal.convert(given, os.path.join(own, _NAME), tracker=None, stage=stage)
     except (universal.Refused, OSError) as error:
+        _remove(own)
         return str(error)
     return None
+
+
+def _locked(own):
+    """A descriptor of its lock. OSError."""
+    outer = os.path.dirname(own)
+    while True:
+        os.makedirs(outer, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another job has removed it, behind its own load
+            _remove_left(outer)
+            return alone.locked(f"{own}.lock")
 
 
 def _remove_left(outer):
