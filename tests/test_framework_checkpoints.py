@@ -301,15 +301,15 @@ def test_a_file_that_appears_while_lightning_looks_for_it_is_taken(below, folder
     assert flash._file_exists(stock, str(file), trainer)
 
 
-def test_lightnings_own_save_writes_into_no_file_of_a_step(folder, lightning):
-    folder.mkdir()
+def test_lightnings_own_save_writes_into_no_file_of_a_step(folder, lightning, below):
     stored, shown, own, link = (folder / name for name in ("stored", "shown", "own", "link"))
     for path in (stored, own):
         path.write_text("as it was")
     os.link(stored, shown)
     link.symlink_to(shown.name)
     flash = lightning.FlashCheckpoint(folder)
-    flash._place, flash._awaited = types.SimpleNamespace(rank=0), types.SimpleNamespace(drop=lambda path: None)
+    flash._place = types.SimpleNamespace(rank=0)
+    flash._awaited = awaited.Awaited(below, os.unlink)
     flash._trains, trainer = True, types.SimpleNamespace(global_step=1)
 
     def stock(checkpoint, path, storage_options):
