@@ -27,16 +27,6 @@ _ZIP = b"PK\x03\x04"
 _NODE_FILES_MAX = 8192
 _NODE_BYTES_MAX = 700 << 10  # of their names, with what a manifest has beside each
 _BESIDE_NAME = 40
-_NOT_LOADED = (
-    OSError,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    pickle.UnpicklingError,
-)
 
 
 class Safetensors:
@@ -196,7 +186,7 @@ class Checkpointer(shared_out.Checkpointer):
                 if file.peek(len(_ZIP))[: len(_ZIP)] != _ZIP:
                     raise ValueError("it is no zip file of torch.save: read() gives its bytes")
                 loaded = torch.load(file, map_location=map_location, weights_only=self.weights_only)
-        except _NOT_LOADED as error:
+        except loadable.NOT_LOADED as error:
             raise RuntimeError(
                 f"phalanx.checkpoint.files: {name!r} of step {found.step}, in {path}, cannot be loaded: "
                 f"{type(error).__name__}: {error}"

@@ -21,7 +21,6 @@ from phalanx.checkpoint.adapters import deepspeed_folder, early, exact, universa
 from phalanx.checkpoint.handle import Storage
 from phalanx.checkpoint.universal import source
 
-_MODEL_STATES = "_model_states.pt"  # how one file at least of each step's ends
 _NOWHERE = "nowhere"  # where nothing is written
 
 
@@ -239,7 +238,7 @@ class PhalanxCheckpointEngine(CheckpointEngine):
     def commit(self, info):
         content, self._content = self._content, {}
         # Not every rank has files, and all are to come to the same.
-        of_ranks = _of_all((self._stray(content), any(path.endswith(_MODEL_STATES) for path in content)))
+        of_ranks = _of_all((self._stray(content), any(path.endswith(zero_files.MODEL_STATES) for path in content)))
         stray = next((path for path, _ in of_ranks if path is not None), None)
         if not any(is_step for _, is_step in of_ranks):
             why = _why_not_written(content)
@@ -257,8 +256,8 @@ class PhalanxCheckpointEngine(CheckpointEngine):
 
     def _stray(self, content):
         """One of the paths that is of no step in the directory, or None."""
-        steps = (path for path in content if os.path.dirname(os.path.dirname(path)) == self.checkpointer.directory)
-        return next(iter(content.keys() - set(steps)), None)
+        directory = self.checkpointer.directory
+        return next((path for path in content if os.path.dirname(os.path.dirname(path)) != directory), None)
 
     def _why_not_stored(self, info, content):
         """None: the tag leads to it."""

@@ -26,15 +26,12 @@ from phalanx.checkpoint.adapters import captured, megatron_folder, megatron_layo
 from phalanx.checkpoint.formats import framed, zipped
 from phalanx.checkpoint.handle import SaveHandle
 from phalanx.checkpoint.ranks import peers
+from phalanx.checkpoint.state import loadable
 
 COMMON, CONFIG = "common.pt", "metadata.json"
 _METADATA = ".metadata"
 _KEY = "phalanx.common"
 _PAGE_BYTES, _ROOM_BYTES = 4096, 1024  # of what is no tensor: counts and random numbers take more or fewer bytes
-_UNREADABLE = (
-    *(OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, ImportError),
-    pickle.UnpicklingError,
-)
 _READER = "_get_filesystem_reader"  # by which megatron-core opens a folder
 
 
@@ -354,7 +351,7 @@ def why_not_whole(folder, paths):
             return f"{name} is missing: it is half a checkpoint"
     try:
         named = {each.relative_path for each in reader_of(folder).read_metadata().storage_data.values()}
-    except _UNREADABLE as error:
+    except (*loadable.NOT_LOADED, ImportError) as error:
         return f"{_METADATA} cannot be read: {type(error).__name__}: {error}"
     missing = sorted(named - paths)
     return f"{missing[0]} is missing, in which a part of it lies" if missing else None

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from phalanx.checkpoint import universal
+from phalanx.checkpoint.adapters import zero_files
 from phalanx.checkpoint.ranks import place
 from phalanx.checkpoint.universal import alone, source
 
@@ -92,7 +93,7 @@ def _loads_universal(engine):
 def _take_the_rest(engine, folder):
     """Buffers, and weights that no optimizer has: DeepSpeed takes them of no universal checkpoint."""
     given = source.Folder(folder)
-    name = next(name for name in given.names() if name.endswith("_model_states.pt"))
+    name = next(name for name in given.names() if name.endswith(zero_files.MODEL_STATES))
     saved = given.load(name, check=False).get("module") or {}
     groups = next((found for found in (getattr(engine.optimizer, name, None) for name in _GROUPS) if found), ())
     has_groups, trained = bool(groups), {id(each) for group in groups for each in group}

@@ -2,6 +2,7 @@
 
 import re
 
+MODEL_STATES = "_model_states.pt"  # how one file at least of each step's ends
 _MODEL = re.compile(r"mp_rank_\d+_model_states\.pt")
 _MODEL_OF_3 = re.compile(r"zero_pp_rank_(\d+)_mp_rank_\d+_model_states\.pt")
 _OPTIMIZER = re.compile(r"(bf16_)?zero_pp_rank_(\d+)_mp_rank_\d+_?optim_states\.pt")

@@ -8,6 +8,19 @@ import torch
 
 from phalanx.checkpoint.state import refuse
 
+# What reading the pickle of a file raises that is damaged, or names what is not as it was; but for ImportError, which
+# not all take for that.
+NOT_LOADED = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    pickle.UnpicklingError,
+)
+
 
 class Classes:
     """Remembers what has been asked already."""

@@ -2,16 +2,15 @@
 
 import mmap
 import os
-import pickle
 import zlib
 
 import torch
 
 from phalanx.checkpoint import native
+from phalanx.checkpoint.state import loadable
 from phalanx.checkpoint.universal import zero
 
 _END_BYTES = 64 << 10
-_NOT_LOADED = (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, ImportError)
 
 
 class Folder:
@@ -32,7 +31,7 @@ class Folder:
             raise zero.Refused(f"{name} is damaged: {why}")
         try:
             return torch.load(path, map_location="cpu", mmap=True, weights_only=False)
-        except (*_NOT_LOADED, pickle.UnpicklingError) as error:
+        except (*loadable.NOT_LOADED, ImportError) as error:
             raise zero.Refused(f"{name} cannot be read: {type(error).__name__}: {error}") from error
 
     def place(self, name):
