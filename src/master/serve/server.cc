@@ -462,6 +462,7 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
     return Tell(session.id(), RefusedFor(fmt::format("a certificate of the role {}: it may not join as a node",
                                                      wire::NameOf(*role))));
   }
+  const std::string address = PeerAddress(session.peer());
   if (!role && !MayHerald(state_, message.hello())) {
     endpoint_->CountRefused(
         Refusals::Door::kEndpoint,
@@ -471,17 +472,19 @@ void MasterServer::Impl::OnMessage(Session& session, const v1::AgentMessage& mes
     if (state_.at_endpoint && message.hello().term() > state_.term && !is_doubted) {
       v1::AgentMessage doubted = message;
       doubted.mutable_hello()->clear_master();
-      Feed(AttachedOf(session.id(), doubted, PeerAddress(session.peer())));
+      Feed(AttachedOf(session.id(), doubted, address));
     }
     return Tell(session.id(), RefusedFor("only a node of this job may tell of another master"));
   }
-  v1::AgentMessage believed = message;
   if (!role && state_.moved_to && !message.hello().only_tells() && !IsNodeOf(state_, message.hello().node_id())) {
     // It is sent on like everybody, and not where it says.
-    believed.mutable_hello()->clear_master();
-    believed.mutable_hello()->clear_term();
+    v1::AgentMessage doubted = message;
+    doubted.mutable_hello()->clear_master();
+    doubted.mutable_hello()->clear_term();
+    Feed(AttachedOf(session.id(), doubted, address));
+  } else {
+    Feed(AttachedOf(session.id(), message, address));
   }
-  Feed(AttachedOf(session.id(), believed, PeerAddress(session.peer())));
   endpoint_->OnHello(state_, session.id(), message.hello());
   if (state_.nodes.contains(session.id()) || state_.candidacy || message.hello().only_tells()) {
     attendance_.any_agent = true;
