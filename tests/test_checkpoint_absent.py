@@ -4,14 +4,10 @@ import math
 
 import pytest
 from phalanx.checkpoint.link import absent
+from test_checkpoint_dcp import long
 from test_checkpoint_job import directory as directory
 from test_checkpoint_job import jobs_with_memory as jobs_with_memory
 from test_checkpoint_job import make_job as make_job
-
-
-def long(value):
-    """The same path as the other row's, in another kind of image."""
-    return pytest.param(value, marks=pytest.mark.long)
 
 
 def run(job, directory, who, kind):

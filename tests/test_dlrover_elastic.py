@@ -267,6 +267,14 @@ def group(tmp_path):
     torch.distributed.destroy_process_group()
 
 
+def with_scheduler(model):
+    """(ElasticTrainer, the optimizer and the scheduler that it gives, those that it was given): the rate is halved by
+    each step, from 1."""
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    halving, trainer = torch.optim.lr_scheduler.StepLR(inner, 1, 0.5), trainers.ElasticTrainer(model)
+    return (trainer, *trainer.prepare(inner, halving), inner)
+
+
 def test_micro_batches_make_a_step(group, monkeypatch, tmp_path):
     """Four of them: one step of the optimizer, by the mean of their gradients."""
     metrics = tmp_path / "metrics" / "m.json"
@@ -274,9 +282,7 @@ def test_micro_batches_make_a_step(group, monkeypatch, tmp_path):
     monkeypatch.setenv("RUNTIME_METRICS_PATH", str(metrics))
     net = torch.nn.Linear(3, 1, bias=False)
     model = torch.nn.parallel.DistributedDataParallel(net)
-    inner = torch.optim.SGD(model.parameters(), lr=1.0)
-    trainer = trainers.ElasticTrainer(model)
-    optimizer, scheduler = trainer.prepare(inner, torch.optim.lr_scheduler.StepLR(inner, 1, 0.5))
+    trainer, optimizer, scheduler, inner = with_scheduler(model)
     before = net.weight.detach().clone()
     for number in range(4):
         with trainer.step(fix_total_batch_size=True):
@@ -309,9 +315,7 @@ def test_a_step_behind_the_block_is_held_back_as_in_it(group, monkeypatch, zero_
     monkeypatch.setenv("NODE_NUM", "2")
     net = torch.nn.Linear(3, 1, bias=False)
     model = torch.nn.parallel.DistributedDataParallel(net)
-    inner = torch.optim.SGD(model.parameters(), lr=1.0)
-    trainer = trainers.ElasticTrainer(model)
-    optimizer, scheduler = trainer.prepare(inner, torch.optim.lr_scheduler.StepLR(inner, 1, 0.5))
+    trainer, optimizer, scheduler, _ = with_scheduler(model)
     weights = net.weight.detach().clone()
     for number in range(4):
         if zero_grad == "before":
